@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,19 @@ from gateway.batching.pressure import Pressure
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
 from tests.simulated import Price, Row, Server, SimulatedLoop, begin, simulate
+
+
+def simulated(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine whose first argument is the loop."""
+
+    def test(**named: Any) -> None:
+        simulate(lambda loop: story(loop, **named))
+
+    test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
+    signature = inspect.signature(story)
+    test.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+    return test
+
 
 PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
 ROWS = 4
@@ -66,69 +80,57 @@ class Stack:
         return error.because
 
 
-def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once() -> None:
+@simulated
+async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(loop: SimulatedLoop) -> None:
     """Ten calls are in front of it, one second of work. A deadline of 0.5 s is refused, one of 2 s is met; a critical
     request goes first, and meets both.
     """
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        stack = Stack(loop)
-        await stack.learn()
-        for number in range(10 * ROWS):
-            stack.ask(f"crowd {number}")
-        await asyncio.sleep(0.01)
-        stack.began = loop.time()
-        stack.ask("short", within=0.5)
-        stack.ask("long", within=2.0)
-        stack.ask("critical", within=0.5, rank=CRITICAL)
-        await asyncio.sleep(5)
-        await stack.batcher.close()
-        return stack
-
-    stack = simulate(story)
+    stack = Stack(loop)
+    await stack.learn()
+    for number in range(10 * ROWS):
+        stack.ask(f"crowd {number}")
+    await asyncio.sleep(0.01)
+    stack.began = loop.time()
+    stack.ask("short", within=0.5)
+    stack.ask("long", within=2.0)
+    stack.ask("critical", within=0.5, rank=CRITICAL)
+    await asyncio.sleep(5)
+    await stack.batcher.close()
     assert stack.because("short") == "deadline_unreachable"
     assert stack.ended["short"][0] == stack.began
     assert [None, None] == [stack.ended[name][1] for name in ("long", "critical")]
 
 
-def test_a_queued_request_is_dropped_when_its_deadline_becomes_unreachable() -> None:
+@simulated
+async def test_a_queued_request_is_dropped_when_its_deadline_becomes_unreachable(loop: SimulatedLoop) -> None:
     """Calls become three times slower. Requests that cannot be answered leave early, so others are answered in time."""
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        stack = Stack(loop)
-        await stack.learn()
-        for number in range(8 * ROWS):
-            stack.ask(f"crowd {number}", within=1.2)
-        stack.server.price = Price("slower", 0.3, 1e-4, 0.0, noise=0.0)
-        stack.began = loop.time()
-        await asyncio.sleep(5)
-        await stack.batcher.close()
-        return stack
-
-    stack = simulate(story)
+    stack = Stack(loop)
+    await stack.learn()
+    for number in range(8 * ROWS):
+        stack.ask(f"crowd {number}", within=1.2)
+    stack.server.price = Price("slower", 0.3, 1e-4, 0.0, noise=0.0)
+    stack.began = loop.time()
+    await asyncio.sleep(5)
+    await stack.batcher.close()
     told = [(at - stack.began, error) for name, (at, error) in stack.ended.items() if name.startswith("crowd")]
     early = [at for at, error in told if isinstance(error, DeadlineExceeded) and error.because and at < 1.2]
     assert len(early) >= ROWS
     assert [error for _, error in told].count(None) >= 2 * ROWS
 
 
-def test_a_request_with_nothing_in_front_is_always_sent() -> None:
+@simulated
+async def test_a_request_with_nothing_in_front_is_always_sent(loop: SimulatedLoop) -> None:
     """Otherwise a server that was slow once would cause refusals for ever."""
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        stack = Stack(loop)
-        stack.server.price = Price("stuck", 60.0, 0.0, 0.0, noise=0.0)
-        for number in range(20):
-            stack.ask(f"patient {number}", within=600.0)
-            await asyncio.sleep(70)
-        stack.server.price = PRICE
-        for number in range(3):
-            stack.ask(f"short {number}", within=0.5)
-            await asyncio.sleep(1.5)
-        await stack.batcher.close()
-        return stack
-
-    stack = simulate(story)
+    stack = Stack(loop)
+    stack.server.price = Price("stuck", 60.0, 0.0, 0.0, noise=0.0)
+    for number in range(20):
+        stack.ask(f"patient {number}", within=600.0)
+        await asyncio.sleep(70)
+    stack.server.price = PRICE
+    for number in range(3):
+        stack.ask(f"short {number}", within=0.5)
+        await asyncio.sleep(1.5)
+    await stack.batcher.close()
     assert [stack.ended[f"short {number}"][1] for number in range(3)] == [None] * 3
 
 
@@ -154,146 +156,119 @@ def let_in(stack: Stack, rank: int, count: int) -> int:
 @pytest.mark.parametrize(
     ("lower", "higher", "most"), [(DEFAULT, CRITICAL, 9), (BATCH, CRITICAL, 9), (BATCH, DEFAULT, 8)]
 )
-def test_less_important_work_queued_before_the_limit_refuses_no_request(lower: int, higher: int, most: int) -> None:
+@simulated
+async def test_less_important_work_queued_before_the_limit_refuses_no_request(
+    loop: SimulatedLoop, lower: int, higher: int, most: int
+) -> None:
     """A hundred requests are queued when the limit comes into force. Their class is full, a higher one is not."""
-
-    async def story(loop: SimulatedLoop) -> None:
-        pressure = Pressure("auto")
-        stack = limited(loop, pressure)
-        assert let_in(stack, lower, 100) == 100
-        await asyncio.sleep(0.01)
-        pressure.press(loop.time())
-        assert let_in(stack, lower, 10) == 0
-        assert let_in(stack, higher, 40) == most
-        assert let_in(stack, lower, 10) == 0
-        await stack.batcher.close()
-
-    simulate(story)
+    pressure = Pressure("auto")
+    stack = limited(loop, pressure)
+    assert let_in(stack, lower, 100) == 100
+    await asyncio.sleep(0.01)
+    pressure.press(loop.time())
+    assert let_in(stack, lower, 10) == 0
+    assert let_in(stack, higher, 40) == most
+    assert let_in(stack, lower, 10) == 0
+    await stack.batcher.close()
 
 
-def test_less_important_work_in_calls_refuses_no_request() -> None:
+@simulated
+async def test_less_important_work_in_calls_refuses_no_request(loop: SimulatedLoop) -> None:
     """One call runs, and a second one waits behind it, both of class default."""
-
-    async def story(loop: SimulatedLoop) -> None:
-        stack = limited(loop)
-        assert let_in(stack, DEFAULT, 10) == 8
-        await asyncio.sleep(0.099)
-        assert let_in(stack, DEFAULT, 1) == 0
-        assert let_in(stack, CRITICAL, 10) == 9
-        await stack.batcher.close()
-
-    simulate(story)
+    stack = limited(loop)
+    assert let_in(stack, DEFAULT, 10) == 8
+    await asyncio.sleep(0.099)
+    assert let_in(stack, DEFAULT, 1) == 0
+    assert let_in(stack, CRITICAL, 10) == 9
+    await stack.batcher.close()
 
 
-def test_every_ended_request_frees_its_room_in_its_class() -> None:
+@simulated
+async def test_every_ended_request_frees_its_room_in_its_class(loop: SimulatedLoop) -> None:
     """Answered, failed and halved, abandoned in the queue, or past its deadline."""
+    stack = limited(loop)
 
-    async def story(loop: SimulatedLoop) -> None:
-        stack = limited(loop)
+    async def room() -> list[int]:
+        found = []
+        for rank in (CRITICAL, DEFAULT, BATCH):
+            found.append(let_in(stack, rank, 40))
+            await asyncio.sleep(30)
+        return found
 
-        async def room() -> list[int]:
-            found = []
-            for rank in (CRITICAL, DEFAULT, BATCH):
-                found.append(let_in(stack, rank, 40))
-                await asyncio.sleep(30)
-            return found
-
-        assert await room() == [9, 8, 4]
-        stack.failures = 2
-        for within in (0.15, 60.0):
-            for rank in (BATCH, DEFAULT, CRITICAL) * 2:
-                stack.ask(f"{rank} within {within}", within=within, rank=rank)
-        given_up = [
-            begin(stack.batcher, [Row(4)], loop.time() + 60, lambda *_: None, flow=Flow(CRITICAL, "")) for _ in range(2)
-        ]
-        await asyncio.sleep(0.05)
-        for entry in given_up:
-            stack.batcher.abandon(entry)
-        await asyncio.sleep(30)
-        assert stack.batcher.is_idle
-        assert await room() == [9, 8, 4]
-
-    simulate(story)
+    assert await room() == [9, 8, 4]
+    stack.failures = 2
+    for within in (0.15, 60.0):
+        for rank in (BATCH, DEFAULT, CRITICAL) * 2:
+            stack.ask(f"{rank} within {within}", within=within, rank=rank)
+    given_up = [
+        begin(stack.batcher, [Row(4)], loop.time() + 60, lambda *_: None, flow=Flow(CRITICAL, "")) for _ in range(2)
+    ]
+    await asyncio.sleep(0.05)
+    for entry in given_up:
+        stack.batcher.abandon(entry)
+    await asyncio.sleep(30)
+    assert stack.batcher.is_idle
+    assert await room() == [9, 8, 4]
 
 
-def test_the_batcher_reports_its_work_and_its_queue() -> None:
+@simulated
+async def test_the_batcher_reports_its_work_and_its_queue(loop: SimulatedLoop) -> None:
     """For the dashboards: an idle batcher has no work."""
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        stack = Stack(loop)
-        assert stack.batcher.is_idle
-        for rank in (DEFAULT, BATCH, BATCH):
-            stack.ask(str(rank), rank=rank)
-        assert not stack.batcher.is_idle
-        assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
-        assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
-        await stack.batcher.close()
-        return stack
-
-    simulate(story)
+    stack = Stack(loop)
+    assert stack.batcher.is_idle
+    for rank in (DEFAULT, BATCH, BATCH):
+        stack.ask(str(rank), rank=rank)
+    assert not stack.batcher.is_idle
+    assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
+    assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
+    await stack.batcher.close()
 
 
-def test_a_request_larger_than_the_limit_is_admitted_whole_or_not_at_all() -> None:
+@simulated
+async def test_a_request_larger_than_the_limit_is_admitted_whole_or_not_at_all(loop: SimulatedLoop) -> None:
     """Its rows need three calls. It is admitted while there is room for any row."""
-
-    async def story(loop: SimulatedLoop) -> None:
-        stack = limited(loop)
-        rows = [Row(4)] * 3 * ROWS
-        first = asyncio.create_task(stack.batcher.submit(rows, loop.time() + 60))
-        await asyncio.sleep(0.05)
-        with pytest.raises(Overloaded):
-            await stack.batcher.submit(rows, loop.time() + 60)
-        outputs, _, _ = await first
-        assert len(outputs["y"]) == 3 * ROWS
-
-    simulate(story)
+    stack = limited(loop)
+    rows = [Row(4)] * 3 * ROWS
+    first = asyncio.create_task(stack.batcher.submit(rows, loop.time() + 60))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded):
+        await stack.batcher.submit(rows, loop.time() + 60)
+    outputs, _, _ = await first
+    assert len(outputs["y"]) == 3 * ROWS
 
 
-async def patient(stack: Stack, callers: int, *, every: float) -> None:
-    """Start ``callers`` callers, one every ``every`` seconds, that send again when they are answered; wait 8 s."""
-    is_over = False
+@simulated
+async def test_callers_that_wait_for_their_answers_are_not_limited(loop: SimulatedLoop) -> None:
+    """Their queue is ten calls long, but it does not grow."""
+    pressure, is_over = Pressure("auto"), False
+    stack = Stack(loop, pressure)
+    await stack.learn()
 
     def ask() -> None:
         if not is_over:
-            begin(stack.batcher, [Row(4)], stack.loop.time() + 60, lambda *_: ask())
+            begin(stack.batcher, [Row(4)], loop.time() + 60, lambda *_: ask())
 
-    for number in range(callers):
-        stack.loop.call_later(number * every, ask)
+    for number in range(10 * ROWS):
+        loop.call_later(number * 0.001, ask)
     await asyncio.sleep(8)
     is_over = True
+    assert not pressure.is_on
+    await stack.batcher.close()
 
 
-def test_callers_that_wait_for_their_answers_are_not_limited_even_if_many_start_at_once() -> None:
-    """Their queue is ten calls long, but it does not grow."""
-
-    async def story(loop: SimulatedLoop) -> None:
-        pressure = Pressure("auto")
-        stack = Stack(loop, pressure)
-        await stack.learn()
-        await patient(stack, 10 * ROWS, every=0.001)
-        assert not pressure.is_on
-        await stack.batcher.close()
-
-    simulate(story)
-
-
-def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are_refused() -> None:
+@simulated
+async def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are_refused(loop: SimulatedLoop) -> None:
     """Twice the capacity arrives. The first refusals are made within a second, and no critical request is refused."""
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        pressure = Pressure("auto")
-        stack = Stack(loop, pressure)
-        await stack.learn()
-        stack.began = loop.time()
-        for number in range(240):
-            stack.ask(f"{number}", rank=CRITICAL if number % 12 == 0 else DEFAULT)
-            await asyncio.sleep(0.1 / ROWS / 2)
-        assert pressure.is_on
-        await asyncio.sleep(5)
-        await stack.batcher.close()
-        return stack
-
-    stack = simulate(story)
+    pressure = Pressure("auto")
+    stack = Stack(loop, pressure)
+    await stack.learn()
+    stack.began = loop.time()
+    for number in range(240):
+        stack.ask(f"{number}", rank=CRITICAL if number % 12 == 0 else DEFAULT)
+        await asyncio.sleep(0.1 / ROWS / 2)
+    assert pressure.is_on
+    await asyncio.sleep(5)
+    await stack.batcher.close()
     errors = {int(name): error for name, (_, error) in stack.ended.items() if not name.startswith("learned")}
     assert not any(errors[number] for number in range(0, 240, 12))
     refused = [number for number, error in errors.items() if error is not None]
