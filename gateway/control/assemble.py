@@ -236,7 +236,8 @@ class Assembler:
             # The samples were recorded without this endpoint's options, which can change the answers' form.
             own = {"task": options["task"]} if "task" in options else {}
             if stored is not None and own != options:
-                checked = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
+                # Calls of a validation are no traffic: they are not counted.
+                checked = self._text(await self._processor(bundle, info, own, 0), call, info, lambda *_: None)
                 opened.push_async_callback(_close, checked)
             cached = partial(self._observer.cached, spec.endpoint, spec.version)
             handler = CachedHandler(text, remembered, cached) if remembered else text
@@ -459,10 +460,6 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
 
 def _nothing() -> None:
     """Give nothing back."""
-
-
-def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:
-    """Count nothing: calls of a validation are no traffic."""
 
 
 def _load_processor(

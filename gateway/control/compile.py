@@ -7,7 +7,7 @@ function, so that it refuses at once what a gateway would refuse later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -69,7 +69,12 @@ def compile_spec(
         record = models.get(endpoint.model_id or "")
         on = pools_of(endpoint, record) if endpoint.engine == "triton" else ()
         at, lacking = address_of(known, on)
-        message = _refusal(endpoint) or (without_tritons(on, known) if on and not at else "")
+        message = _refusal(endpoint)
+        if on and not at:
+            message = (
+                f"pool {', '.join(on)} has no Tritons here; this gateway knows {', '.join(sorted(known))}: name its "
+                "address in TRITON_GATEWAY_POOLS, or add the endpoint with another --aux-config gateway.pool"
+            )
         if message:
             faults.append(Fault(f"endpoint {url}", message))
             continue
@@ -110,15 +115,6 @@ def _objectives(spec: ServingSpec, faults: list[Fault]) -> dict[str, Objective]:
         except ValueError as error:
             faults.append(Fault(f"objective {name}", f"{error}. The default objective applies"))
     return found
-
-
-def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
-    """Return the fault of an endpoint whose ``pools`` have no address; ``known`` are the pools that have one."""
-    which = f"pool {pools[0]} has" if len(pools) == 1 else f"pools {', '.join(pools)} have"
-    return (
-        f"{which} no Tritons here; this gateway knows {', '.join(sorted(known))}: name its address in "
-        "TRITON_GATEWAY_POOLS, or add the endpoint with another --aux-config gateway.pool"
-    )
 
 
 def _digest(identity: object) -> str:

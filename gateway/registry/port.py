@@ -66,7 +66,7 @@ class Registry(Protocol):
         ...
 
     def lineage(self, model_id: str) -> Mapping[str, Any]:
-        """Return what is known of a model's origin, as JSON values: its Task, the Task's parents, code and data."""
+        """Return what is known of a model's origin, as JSON values: its Task, the Task's parent, code and data."""
         ...
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:

@@ -459,10 +459,10 @@ async function lineage(url) {
     origin = {error: 'no answer: ' + error.message};
   }
   const say = (name, one) => one && [h('dt', null, name), h('dd', null,
-    [one.name, one.version, one.project, one.id].filter(Boolean).join(' · '),
+    [one.name, one.version, one.id].filter(Boolean).join(' · '),
     /^https?:/.test(one.link || '') && h('a', {href: one.link}, ' open'))];
   found.append(h('dl', null, say('Model', origin.model), say('Trained by Task', origin.task),
-    (origin.datasets || []).map(one => say('Data set', one)), (origin.parents || []).map(one => say('Made from', one))),
+    (origin.datasets || []).map(one => say('Data set', one)), say('Made from', origin.parent)),
   ...(origin.notes || [origin.error].filter(Boolean)).map(note => h('p', {class: 'dim'}, note)));
 }
 

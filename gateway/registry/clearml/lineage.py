@@ -1,8 +1,8 @@
-"""The lineage of a model: the Task that trained it, the parents of that Task, code, parameters and data sets.
+"""The lineage of a model: the Task that trained it, that Task's parent, code, parameters and data sets.
 
-The gateway's lineage route and ``triton-gateway lineage`` call it in worker threads. It reads a few records and follows
-a bounded number of parents. What cannot be read becomes a note instead of an error. Values of parameters that look like
-secrets are hidden, because the route is no better protected than inference.
+The gateway's lineage route and ``triton-gateway lineage`` call it in worker threads. It reads a few records. What
+cannot be read becomes a note instead of an error. Values of parameters that look like secrets are hidden, because the
+route is no better protected than inference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gateway.registry.port import is_id
 if TYPE_CHECKING:
     from gateway.registry.clearml.registry import ClearMLRegistry
 
-_MAX_PARENTS: Final = 10
 _MAX_DATASETS: Final = 20
 _SECRET: Final = re.compile(
     r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth_?token|(^|_)token$|(^|_)pwd$"
@@ -30,15 +29,14 @@ def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
     Raises ``RegistryUnavailable``, and ``RegistryRefused`` if the model does not exist.
     """
     model = source.model_fields(model_id)
-    project = str(model.get("project") or "")
     found: dict[str, Any] = {
         "model": {
-            "id": model_id, "name": model.get("name"), "project": _project(source, project),
-            "framework": model.get("framework"), "created": model.get("created"),
-            "published": bool(model.get("ready")), "tags": list(model.get("tags") or ()),
-            "link": source.link("model", project, model_id),
+            "id": model_id, "name": model.get("name"), "framework": model.get("framework"),
+            "created": model.get("created"), "published": bool(model.get("ready")),
+            "tags": list(model.get("tags") or ()),
+            "link": source.link("model", str(model.get("project") or ""), model_id),
         },
-        "task": None, "parents": [], "datasets": [], "notes": [],
+        "task": None, "parent": None, "datasets": [], "notes": [],
     }  # fmt: skip
     task_id = str(model.get("task") or "")
     task = _task(source, task_id, found["notes"]) if task_id else None
@@ -48,7 +46,8 @@ def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
     found["task"] = {**_described(source, task), "code": _code(task), "hyperparameters": _parameters(task)}
     if "serving-control-plane" in (task.get("system_tags") or ()):
         found["notes"].append("the model was uploaded to the serving service: its training is not known to ClearML")
-    found["parents"] = _parents(source, task, found["notes"])
+    if task.get("parent") and (parent := _task(source, str(task["parent"]), found["notes"])) is not None:
+        found["parent"] = _described(source, parent)
     for name, dataset_id in _datasets(task)[:_MAX_DATASETS]:
         dataset = _task(source, dataset_id, found["notes"])
         described = _described(source, dataset) if dataset is not None else {"id": dataset_id}
@@ -58,26 +57,10 @@ def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
 
 
 def _described(source: ClearMLRegistry, task: Mapping[str, Any]) -> dict[str, Any]:
-    project = str(task.get("project") or "")
     return {
         "id": task["id"], "name": task.get("name"), "type": task.get("type"), "status": task.get("status"),
-        "project": _project(source, project), "link": source.link("task", project, str(task["id"])),
+        "link": source.link("task", str(task.get("project") or ""), str(task["id"])),
     }  # fmt: skip
-
-
-def _parents(source: ClearMLRegistry, task: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    seen = {str(task["id"])}
-    parent = str(task.get("parent") or "")
-    while parent and parent not in seen and len(found) < _MAX_PARENTS:
-        seen.add(parent)
-        above = _task(source, parent, notes)
-        if above is None:
-            break
-        role = "pipeline" if "pipeline" in (above.get("system_tags") or ()) else "parent"
-        found.append({"role": role, **_described(source, above)})
-        parent = str(above.get("parent") or "")
-    return found
 
 
 def _code(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,12 +102,3 @@ def _task(source: ClearMLRegistry, task_id: str, notes: list[str]) -> Mapping[st
     except RegistryRefused as error:
         notes.append(f"Task {task_id} cannot be read: {error.message}")
         return None
-
-
-def _project(source: ClearMLRegistry, project_id: str) -> str:
-    if not project_id:
-        return ""
-    try:
-        return source.project_name(project_id)
-    except RegistryRefused:
-        return project_id
