@@ -145,21 +145,6 @@ def test_no_record_is_ever_nan_or_infinite(evaluate: Evaluate) -> None:
     )  # fmt: skip
 
 
-def test_another_deployments_load_moves_nothing(evaluate: Evaluate) -> None:
-    """Two namespaces, one of them full: the other one's numbers are those of an idle deployment."""
-    full = gateway(namespace="full", work=40.0, rate=1000.0, refused=1000.0, queue_s=0.2, in_flight=900)
-    full |= triton(namespace="full", rows=1000.0, busy=1.0, waits=2.0)
-    idle = gateway(namespace="idle", work=0.0, rate=0.0, in_flight=0) | triton(namespace="idle", rows=0.0, busy=0.0)
-    evaluate(
-        full | idle, interval="15s",
-        promql_expr_test=[
-            check
-            for name in (rules.WORK, HOLD, rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
-            for check in says(name, idle=0.0)
-        ] + says(HOLD, full=1.0),
-    )  # fmt: skip
-
-
 def test_every_record_and_alert_keeps_deployments_apart() -> None:
     """Nothing is summed over namespaces; what names no labels is `absent`, and what keeps all of them."""
     for expr in (rule["expr"] for rule in EVERY_RULE):
