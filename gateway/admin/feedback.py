@@ -7,7 +7,7 @@ count it, at any later time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Annotated, Final, NamedTuple
 
 import orjson
@@ -41,7 +41,7 @@ OPERATION: Final = {
 }  # fmt: skip
 """The route in the OpenAPI document."""
 
-Count = Callable[[str, str, str, str, Sequence[str]], None]
+Count = Callable[[str, str, str, str, Iterable[str]], None]
 """Counts a label: endpoint, version, predicted and true label, and the version's known labels."""
 Text = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -64,12 +64,11 @@ class Labels(BaseModel):
 
 
 class _Version(NamedTuple):
-    """What a label is for: the labels it has, in their order and to look them up; none if that is not known."""
+    """What a label is for, and the labels that it has, in their order; none if that is not known."""
 
     endpoint: str
     version: str
-    labels: tuple[str, ...]
-    values: frozenset[str]
+    labels: Mapping[str, None]
 
 
 class FeedbackRoute:
@@ -131,8 +130,8 @@ class FeedbackRoute:
                 versions[url] = _version(self._table.current, url, where)
             version = versions[url]
             for value, name in ((one.predicted, "predicted"), (one.label, "label")):
-                if version.labels and value not in version.values:
-                    listed = ", ".join(version.labels[:10]) + (", …" if len(version.labels) > 10 else "")
+                if version.labels and value not in version.labels:
+                    listed = ", ".join([*version.labels][:10]) + (", …" if len(version.labels) > 10 else "")
                     raise InputRefused(
                         f"{where}.{name}: {version.endpoint} has no label {ascii(value)[1:-1]}", hint=listed
                     )  # fmt: skip
@@ -156,20 +155,19 @@ def _version(snapshot: Snapshot, url: str, where: str) -> _Version:
             f"{where}: {url} stands for several versions", hint="x-served-by of the answer says which it was"
         )
     served = snapshot.endpoints.get(url)
-    if served is None:
-        name, _, version = url.rpartition("/")
-        siblings = [one for one in snapshot.endpoints.values() if name and one.identity.endpoint == name]
-        if not siblings or not version.isdecimal():
-            if url in snapshot.pending:
-                snapshot.resolve(url)  # which says why it is not there yet
-            raise EndpointNotFound(
-                f"{where}: endpoint {ascii(url)[1:-1][:100]} is not served here",
-                hint="write endpoint/version, as x-served-by of the answer says",
-            )
-        labels = tuple(dict.fromkeys(label for one in siblings for label in _labels(one.identity.details)))
-        return _Version(name, version, labels, frozenset(labels))
-    identity, labels = served.identity, _labels(served.identity.details)
-    return _Version(identity.endpoint, identity.version, labels, frozenset(labels))
+    name, _, version = url.rpartition("/")
+    if served is not None:
+        name, version, found = served.identity.endpoint, served.identity.version, [served]
+    else:
+        found = [one for one in snapshot.endpoints.values() if version.isdecimal() and one.identity.endpoint == name]
+    if not found:
+        if url in snapshot.pending:
+            snapshot.resolve(url)  # which says why it is not there yet
+        raise EndpointNotFound(
+            f"{where}: endpoint {ascii(url)[1:-1][:100]} is not served here",
+            hint="write endpoint/version, as x-served-by of the answer says",
+        )
+    return _Version(name, version, dict.fromkeys(label for one in found for label in _labels(one.identity.details)))
 
 
 def _labels(details: Mapping[str, object]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ are counted as ``other``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from gateway.metrics import catalog
@@ -28,12 +29,12 @@ class FeedbackCounts:
         self._numbers = numbers
         self._values: dict[tuple[str, str], set[str]] = {}
 
-    def add(self, endpoint: str, version: str, predicted: str, label: str, known: Sequence[str] = ()) -> None:
+    def add(self, endpoint: str, version: str, predicted: str, label: str, known: Iterable[str] = ()) -> None:
         """Count one answer whose true label is known; ``known`` are the version's labels, if known."""
         pair = (endpoint, version)
         if pair not in self._values and sum(name == endpoint for name, _ in self._values) >= MAX_VERSIONS:
             pair = (endpoint, OTHER)
-        values = self._values.setdefault(pair, set(known[:MAX_LABELS]))
+        values = self._values.setdefault(pair, set(islice(known, MAX_LABELS)))
         shown = []
         for value in (predicted, label):
             if value not in values and len(values) < MAX_LABELS:
