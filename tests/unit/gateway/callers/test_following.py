@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from pathlib import Path
 
@@ -72,7 +71,6 @@ async def test_a_swapped_secret_is_read_at_the_next_look(mounted: Mounted) -> No
     first = mounted.add()
     mounted.write()
     await mounted.following.look()
-    await mounted.following.look()
     assert mounted.knows(first)
     second = mounted.add()
     mounted.keys.pop(0)
@@ -119,22 +117,6 @@ async def test_without_a_good_state_no_key_is_accepted(mounted: Mounted) -> None
     await mounted.following.look()
     assert not mounted.knows(key)
     assert {"known": "", "read": None} == {k: mounted.following.status()["keys_file"][k] for k in ("known", "read")}
-
-
-async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
-    """It has the same inode and size, and a new time."""
-    keys, pepper = tmp_path / "keys.json", tmp_path / "pepper"
-    pepper.write_bytes(PEPPER)
-    texts = [new_key() for _ in range(2)]
-    access = Access()
-    following = Following(access, {"keys_file": KeyFile(str(keys), str(pepper))})
-    for at, (text, name) in enumerate(texts):
-        keys.write_bytes(written_file(Key(name, digest(PEPPER, text.encode()).hex(), "acme")))
-        os.utime(keys, (at, at))
-        await following.look()
-        assert "acme" == access.caller_of({b"x-api-key": text.encode()}).tenant
-    with pytest.raises(NotAuthenticated):
-        access.caller_of({b"x-api-key": texts[0][0].encode()})
 
 
 async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
