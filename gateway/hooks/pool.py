@@ -27,7 +27,6 @@ from gateway.hooks.answers import Outcome
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.json_form import to_json
 from gateway.hooks.process import (
-    ASYNC_CONCURRENCY,
     CLOSE_S,
     HookProcess,
     Loaded,
@@ -154,12 +153,8 @@ class HookPool:
         pending = _pending_call(body, deadline)
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
-        free = self._free_process() if not self._waiting else None
-        if free is not None:
-            self._dispatch(pending, free)
-        else:
-            self._waiting.append(pending)
-            self.dispatch_waiting()
+        self._waiting.append(pending)
+        self.dispatch_waiting()
         if pending.process is None:
             pending.timer = loop.call_at(deadline, self._time_out_waiting, pending)
         try:
@@ -245,8 +240,6 @@ class HookPool:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _dispatch(self, pending: PendingCall, process: HookProcess) -> None:
-        if pending.answer.done():  # its caller has left
-            return
         if pending.timer is not None:
             pending.timer.cancel()
         timeout = self._limits.timeout
@@ -266,14 +259,7 @@ class HookPool:
 
         Of several, the oldest is taken, so that the newer ones become idle.
         """
-        found, fewest = None, ASYNC_CONCURRENCY + self._limits.threads
-        for process in self.processes:
-            busy = len(process.running)
-            if busy < fewest and process.is_free:
-                if not busy:
-                    return process
-                found, fewest = process, busy
-        return found
+        return min((one for one in self.processes if one.is_free), key=lambda one: len(one.running), default=None)
 
     def _needs_process(self) -> bool:
         """Return whether one more process is needed."""

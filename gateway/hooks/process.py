@@ -96,7 +96,8 @@ class HookProcess(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._number = 0
-        self._is_closing = False
+        self.is_closing = False
+        """Whether ``close`` has been called."""
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self._loaded.add_done_callback(_read_exception)  # otherwise asyncio warns if the start is cancelled
@@ -111,11 +112,6 @@ class HookProcess(asyncio.Protocol):
         """Why the gateway killed it; ``""`` if it did not."""
 
     @property
-    def is_closing(self) -> bool:
-        """Whether ``close`` has been called."""
-        return self._is_closing
-
-    @property
     def pid(self) -> int:
         """Its process id; 0 before it is started."""
         return self._child.pid if self._child is not None else 0
@@ -123,7 +119,7 @@ class HookProcess(asyncio.Protocol):
     @property
     def is_free(self) -> bool:
         """Whether it accepts one more call."""
-        return not self.is_retired and not self._is_closing and len(self.running) < self.slots
+        return not self.is_retired and not self.is_closing and len(self.running) < self.slots
 
     @property
     def is_idle(self) -> bool:
@@ -210,9 +206,9 @@ class HookProcess(asyncio.Protocol):
 
     def close(self) -> None:
         """Ask it to unload and end; it is killed if that takes too long."""
-        if self._is_closing:
+        if self.is_closing:
             return
-        self.is_retired = self._is_closing = True
+        self.is_retired = self.is_closing = True
         self._write({"k": "close", "id": 0})
         if not self.ended.is_set():
             asyncio.get_running_loop().call_later(CLOSE_S, self._close_late)
