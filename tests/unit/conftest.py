@@ -44,7 +44,7 @@ OUTSIDE: Final = (
     "gateway/http/test_certificates_of_callers.py", "gateway/http/test_forms.py",
     "gateway/http/test_leaving.py", "gateway/http/test_lifetimes.py", "gateway/http/test_limits.py",
     "gateway/http/test_local_names.py", "gateway/http/test_protocol.py",
-    "gateway/http/test_quotas_of_tenants.py", "gateway/http/test_resting.py", "gateway/http/test_routes.py",
+    "gateway/http/test_quotas_of_tenants.py", "gateway/http/test_resting.py", "gateway/http/test_bodies.py",
     "gateway/http/test_stopping.py", "gateway/http/test_streams.py", "gateway/metrics/test_exemplars.py",
     "gateway/metrics/test_exposition.py", "gateway/metrics/test_views.py", "gateway/metrics/test_metrics.py",
     "gateway/metrics/test_texts.py", "gateway/metrics/test_watch.py",

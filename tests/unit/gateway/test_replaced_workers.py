@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -121,25 +120,25 @@ def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
             if name == "gateway_requests_total" and labels["outcome"] == "ok"
         )  # fmt: skip
 
+    shown = [0.0]
+
+    def look() -> float:
+        shown.append(answered())
+        assert shown[-1] >= shown[-2]
+        return shown[-1]
+
     for _ in range(40):
         assert 200 == gateway.ask()
-    until(lambda: answered() >= 40)
-    shown = answered()
-    before = gateway.workers()
-    os.kill(min(before), signal.SIGKILL)
-    until(lambda: min(before) not in gateway.workers() and len(gateway.workers()) == 2)
+    until(lambda: look() >= 40)
+    killed = min(gateway.workers())
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: killed not in gateway.workers() and len(gateway.workers()) == 2)
     for _ in range(20):
-        now = answered()
-        assert now >= shown
-        shown = now
-    before = gateway.workers()
-    os.kill(min(before), signal.SIGTERM)
-    begun = shown
-    for asked in itertools.count(1):
+        look()
+    ended, asked = min(gateway.workers()), shown[-1]
+    os.kill(ended, signal.SIGTERM)
+    while ended in gateway.workers() or len(gateway.workers()) < 2:
         assert 200 == gateway.ask()
-        now = answered()
-        assert now >= shown, asked
-        shown = now
-        if len(gateway.workers()) == 2 and min(before) not in gateway.workers():
-            break
-    until(lambda: answered() >= begun + asked)
+        asked += 1
+        look()
+    until(lambda: look() >= asked)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, DeadlineExceeded, Overloaded
 from gateway.http.browsers import POLICY
 from tests.unit.gateway.conftest import answering
 
@@ -208,6 +209,24 @@ async def test_a_caller_bounds_the_time(served: Any) -> None:
         reply = await served.client.post(path, json=body, headers=headers)
         assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
     served.backend.hold.set()
+
+
+async def test_backend_failures_have_their_status(served: Any) -> None:
+    """For a text task, an error of Triton is never a 4xx (except 429, contention) and never a 500."""
+    for failure, status in (
+        (BackendUnavailable("gone"), 503), (Overloaded("full"), 429), (DeadlineExceeded("late"), 504),
+        (BackendGarbage("odd"), 502), (BackendRefused("no"), 502),
+    ):  # fmt: skip
+        served.backend.fail_with = failure
+        reply = await served.client.post("/serve/e", json={"text": "good"})
+        assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
+
+
+async def test_a_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
+    """An id that could break a header or a log line is replaced."""
+    mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
+    long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
+    assert ("abc-123", 16) == (mine.headers["x-request-id"], len(long.headers["x-request-id"]))
 
 
 async def test_a_browser_gets_a_page_with_the_error_and_the_hint(served: Any) -> None:

@@ -1,4 +1,4 @@
-"""Invalid requests, their refusals, and the release of all that a request holds."""
+"""Bodies: their sizes, unpacking and parsing, in a thread if they are large, and what they hold meanwhile."""
 
 from __future__ import annotations
 
@@ -11,24 +11,65 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import (
-    BackendGarbage,
-    BackendRefused,
-    BackendUnavailable,
-    DeadlineExceeded,
-    HookFailed,
-    MalformedBody,
-    Overloaded,
-)
+from gateway.errors import GatewayError, HookFailed, MalformedBody, PayloadTooLarge, UnsupportedMedia
+from gateway.http import body
 from gateway.http.addresses import Reading
+from gateway.http.exchange import Exchange
 from gateway.http.problems import problem
 from gateway.path.serve import serve
 from tests.core_client import in_memory
+from tests.unit.gateway.http.serving import post
 from tests.unit.gateway.path.asks import Echo, Plane
 from tests.waiting import soon
 
-GOOD = json.dumps({"text": "good"}).encode()
 JSON = {"content-type": "application/json"}
+PACKED = gzip.compress(b'{"text": "good"}', mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding", "error"),
+    [
+        (b"not gzip", b"gzip", MalformedBody), (b"", b"gzip", MalformedBody), (PACKED[:-1], b"x-gzip", MalformedBody),
+        (PACKED[:-8] + b"\0" * 8, b"gzip", MalformedBody), (PACKED + b"\0", b"gzip", MalformedBody),
+        (PACKED + PACKED, b"gzip", MalformedBody), (PACKED, b"br", UnsupportedMedia),
+        (gzip.compress(b"x" * 101), b"gzip", PayloadTooLarge),
+        (gzip.compress(b"x" * 50_000_000), b"gzip", PayloadTooLarge),
+    ],
+    ids=["no gzip", "empty", "cut short", "wrong sum", "a byte behind it", "two members", "br", "101 bytes", "a bomb"],
+)  # fmt: skip
+def test_a_faulty_body_is_refused(packed: bytes, encoding: bytes, error: type[GatewayError]) -> None:
+    """Nothing is dropped silently, and unpacking stops at the limit."""
+    with pytest.raises(error):
+        body.unpack(packed, encoding, limit=100)
+
+
+def test_a_body_up_to_the_limit_is_unpacked() -> None:
+    """One without encoding is returned as it is."""
+    assert b"x" * 100 == body.unpack(gzip.compress(b"x" * 100), b" GZIP ", limit=100)
+    assert PACKED == body.unpack(PACKED, b"identity", limit=1)
+
+
+async def test_bodies_are_unpacked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes may unpack to megabytes. What comes and what it unpacks to count as held."""
+    threads: list[str] = []
+    read: list[object] = []
+    unpack = body.unpack
+
+    def recorded(*given: Any, **named: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return unpack(*given, **named)
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.open()
+        read.append(await exchange.read_body(100, read.append))
+        exchange.reply(200, [(b"content-length", b"0")], b"")
+
+    monkeypatch.setattr(body, "unpack", recorded)
+    ear, connection = in_memory(answer)
+    connection.data_received(post(PACKED, "/", "content-encoding: gzip"))
+    await soon(lambda: ear.heard)
+    assert [len(PACKED), 16, b'{"text": "good"}'] == read
+    assert [True] == [name.startswith("bodies") for name in threads]
 
 
 async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> None:
@@ -47,31 +88,6 @@ async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> No
 
         streamed = await stack.client.post("/serve/e", content=endless(), headers=JSON)
     assert [413, 413, 413] == [plain.status_code, packed.status_code, streamed.status_code]
-
-
-@pytest.mark.parametrize(
-    ("failure", "status"),
-    [
-        (BackendUnavailable("gone"), 503),
-        (Overloaded("full"), 429),
-        (DeadlineExceeded("late"), 504),
-        (BackendGarbage("odd"), 502),
-        (BackendRefused("no"), 502),
-    ],
-)
-async def test_backend_failures_have_their_status(served: Any, failure: Any, status: int) -> None:
-    """For a text task, an error of Triton is never a 4xx (except 429, contention) and never a 500."""
-    served.backend.fail_with = failure
-    reply = await served.client.post("/serve/e", json={"text": "good"})
-    assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
-
-
-async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
-    """An id that could break a header or a log line is replaced."""
-    mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
-    long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
-    assert "abc-123" == mine.headers["x-request-id"]
-    assert 16 == len(long.headers["x-request-id"])
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -96,11 +112,8 @@ async def test_large_bodies_are_parsed_in_a_thread() -> None:
             raise MalformedBody("no")
         return Echo("e")
 
-    statuses = []
-    for start, size in ((b"", 100), (b"", 300_000), (b"no", 300_000)):
-        body = start + b"x" * size
-        statuses.append(await _ask(made, parse, body))
-    assert [200, 200, 400] == statuses
+    sent = (b"x" * 100, b"x" * 300_000, b"no" + b"x" * 300_000)
+    assert [200, 200, 400] == [await _ask(made, parse, one) for one in sent]
     assert threading.main_thread().name == names[0]
     assert all(name.startswith("bodies") for name in names[1:])
     assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
@@ -115,13 +128,13 @@ async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
         goes_on.wait(60)
         return Echo("e")
 
-    body = b"x" * 300_000
+    large = b"x" * 300_000
     try:
         made.plane.timeout = 0.05
-        assert 504 == await _ask(made, parse, body)
+        assert 504 == await _ask(made, parse, large)
         made.plane.timeout = 5.0
         _, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
-        connection.data_received(_request(body))
+        connection.data_received(post(large, "/"))
         assert 1 == made.permits.in_flight
         connection.connection_lost(None)
     finally:
@@ -130,14 +143,10 @@ async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
     assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
 
 
-def _request(body: bytes) -> bytes:
-    return b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-
-
-async def _ask(made: Plane, parse: Any, body: bytes) -> int:
+async def _ask(made: Plane, parse: Any, sent: bytes) -> int:
     """Send one request over a connection in memory. Return its status."""
     ear, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
-    connection.data_received(_request(body))
+    connection.data_received(post(sent, "/"))
     await soon(lambda: bool(ear.heard))
     connection.connection_lost(None)
     return int(ear.heard.split()[1])
