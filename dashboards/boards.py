@@ -11,7 +11,7 @@ from typing import Final
 
 from dashboards import rules
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
-from dashboards.promql import FAILED_OUTCOMES, POOL, SCOPE, VERSION, by, on
+from dashboards.rules import FAILED_OUTCOMES, POOL, SCOPE, VERSION, by, on
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import ALARM_DAYS, MISSING, OTHER

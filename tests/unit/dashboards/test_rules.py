@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dashboards import rules
-from dashboards.promql import FAILED_OUTCOMES
+from dashboards.rules import FAILED_OUTCOMES
 from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
 from tests.kube_tools import EVERY_RULE
 
