@@ -94,10 +94,11 @@ def test_counts_older_than_a_minute_are_dropped() -> None:
     """An endpoint without requests has no row."""
     observer, recent = Observer(), Shown()
     recent.at(0.0, observer.snapshot())
-    finish(observer)
+    finish(observer, ms=60_000)
     observer.called("e", "1", 6, 60, 50)
     [row] = recent.rows(30.0, observer.snapshot())
     assert (6, 1 / 30) == (row["rows_per_call"], row["rate"])
+    assert 10.0 == row["p50"], "the last bound: it took longer"
     for now in range(15, 80, 15):
         recent.at(float(now), observer.snapshot())
     assert [] == recent.rows(80.0, observer.snapshot())
