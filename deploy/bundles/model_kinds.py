@@ -40,8 +40,9 @@ _KNOWN: Final = (
     "`triton-gateway optimize`, or a .onnx, .joblib, .pkl, .ubj or .lgb file"
 )
 _OTHERS: Final = (
-    "of a PyTorch checkpoint, GGUF or .safetensors file give the folder of the original; make Keras and TensorFlow "
-    "ONNX with `python -m tf2onnx.convert`; TorchScript and TensorRT are added by `clearml-serving model add`"
+    "of a PyTorch checkpoint, GGUF or .safetensors file give the folder of the original; merge an adapter into its "
+    "model (`merge_and_unload()` of peft); make Keras and TensorFlow ONNX with `python -m tf2onnx.convert`; "
+    "TorchScript and TensorRT are added by `clearml-serving model add`"
 )
 
 
@@ -80,14 +81,13 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
     own = _json(path / manifest.FILE)
     if "chosen" in own and (path / "model.onnx").is_file():
         return Given("bundle", given, name, path, path / "model.onnx", path, _config(path, task), task)
-    if (path / "adapter_config.json").is_file():
-        raise DeployError(
-            f"{given} is an adapter, not a model",
-            hint="merge it (`merge_and_unload()` of peft), save_pretrained the result, and give that folder",
-        )
     if (path / "config.json").is_file() and any(True for pattern in _WEIGHTS for _ in path.glob(pattern)):
         config = _config(path, task)
-        _refuse_incomplete(given, path)
+        if not any((path / file).is_file() for file in TOKENIZERS):
+            raise DeployError(
+                f"{given} has no tokenizer ({', '.join(TOKENIZERS[:3])} or a SentencePiece model)",
+                hint=f"save it there: AutoTokenizer.from_pretrained(…).save_pretrained({str(path)!r})",
+            )
         return Given("transformers", given, name, path, config=config, task=task)
     if graphs := sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")]):
         chosen = next((g for g in graphs if g.relative_to(path).as_posix() in ("model.onnx", "onnx/model.onnx")), None)
@@ -95,13 +95,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
             listed = ", ".join(file.relative_to(path).as_posix() for file in graphs[:5])
             raise DeployError(f"{given} holds {len(graphs)} graphs ({listed})", hint="give the file to serve")
         return _onnx(given, name, path, chosen or graphs[0], tokenizer or path, task)
-    if (path / "config.json").is_file():
-        raise DeployError(
-            f"{given} has a config.json but no weights of PyTorch",
-            hint="copy or download model.safetensors (or pytorch_model.bin) into it; transformers 4 reads those of "
-            "TensorFlow and Flax: from_pretrained(…, from_tf=True).save_pretrained(…)",
-        )
-    below = sorted({file.parent for file in files if file.name == "config.json"})
+    below = sorted({file.parent for file in files if file.name == "config.json" and file.parent != path})
     single = [file for file in files if file.suffix in _PYTHON_FILES and file.parent not in below]
     if len(single) == 1:
         return _file(given, name, single[0], tokenizer, task)
@@ -122,25 +116,6 @@ def _refuse_pointers(given: str, path: Path) -> None:
             )
 
 
-def _refuse_incomplete(given: str, path: Path) -> None:
-    """Raise for a Hugging Face folder without files that the export needs."""
-    for index in sorted(path.glob("*.index.json")):
-        named = _json(index).get("weight_map")
-        shards = {*map(str, named.values())} if isinstance(named, dict) else set()
-        lacking = sorted(shard for shard in shards if not (path / shard).is_file())
-        if lacking and not (path / index.name.removesuffix(".index.json")).is_file():
-            raise DeployError(
-                f"{given} is not complete: {index.name} names {len(lacking)} files that are missing "
-                f"({', '.join(lacking[:3])})",
-                hint="copy or download them into the folder",
-            )
-    if not any((path / file).is_file() for file in TOKENIZERS):
-        raise DeployError(
-            f"{given} has no tokenizer ({', '.join(TOKENIZERS[:3])} or a SentencePiece model)",
-            hint=f"save it there: AutoTokenizer.from_pretrained(…).save_pretrained({str(path)!r})",
-        )
-
-
 def _named(given: str, task: str) -> Given:
     if registry.is_id(given):
         return Given("transformers", given, f"model-{given[:8]}", task=task)
@@ -152,11 +127,6 @@ def _named(given: str, task: str) -> Given:
 
 def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) -> Given:
     if file.suffix == ".onnx":
-        if "chosen" in _json(file.parent / manifest.FILE) and file.name == "model.onnx":
-            raise DeployError(
-                f"{file.name} is a part of a bundle of `triton-gateway optimize`",
-                hint=f"give the folder: {file.parent}",
-            )
         beside = file.parent if (file.parent / "tokenizer.json").is_file() else None
         return _onnx(given, name, file.parent, file, tokenizer or beside, task)
     kind = _python_kind(file)

@@ -1,4 +1,4 @@
-"""Rules of generated credentials."""
+"""Rules of generated credentials, and of the tokens that are made with them."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -6,9 +6,12 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jwt
 import pytest
 
+from deploy.controlplane.access import MIN_LIFETIME_S, Access, Identity
 from deploy.controlplane.credentials import FILE_NAME, Credentials
+from deploy.controlplane.envelope import ApiError
 from deploy.tools.errors import DeployError
 
 
@@ -51,3 +54,42 @@ def test_keys_chosen_elsewhere_are_kept_and_tokens_stay_valid(tmp_path: Path) ->
 def test_half_or_weak_keys_are_refused(tmp_path: Path, access: str, secret: str) -> None:
     with pytest.raises(DeployError, match="16 characters"):
         Credentials.load_or_create(tmp_path, access_key=access, secret_key=secret)
+
+
+# --- tokens
+
+
+KEYS = Credentials.generate()
+ACCESS = Access(KEYS)
+CALLER = Identity(user="u", company="c")
+
+
+def test_short_lifetimes_are_raised_to_what_the_sdk_can_live_with() -> None:
+    """The SDK logs in before every request when little time is left."""
+    claims = jwt.decode(ACCESS.issue(CALLER, lifetime_s=40), options={"verify_signature": False})
+    assert claims["exp"] - claims["iat"] == MIN_LIFETIME_S
+
+
+def signed(**changes: object) -> str:
+    claims = jwt.decode(ACCESS.issue(CALLER), options={"verify_signature": False}) | changes
+    return jwt.encode({key: value for key, value in claims.items() if value}, KEYS.token_secret, algorithm="HS256")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "opaque",
+        "a.b.c",
+        jwt.encode({"exp": 9e9}, "x" * 48, algorithm="HS256"),
+        jwt.encode(jwt.decode(ACCESS.issue(CALLER), options={"verify_signature": False}), None, algorithm="none"),
+        signed(exp=1),
+        signed(exp=None),
+        signed(identity=None),
+        signed(identity="u"),
+    ],
+    ids=["opaque", "parts", "foreign", "unsigned", "expired", "endless", "nobody", "no-object"],
+)
+def test_foreign_expired_and_incomplete_tokens_are_refused(token: str) -> None:
+    with pytest.raises(ApiError) as error:
+        ACCESS.identify(f"Bearer {token}")
+    assert (error.value.code, error.value.subcode) == (401, 30)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.controlplane.app import CALLS
+from deploy.controlplane.store import dumps, loads
 from tests.control_planes import InProcess, in_process
 
 
@@ -135,3 +136,17 @@ def test_a_word_for_true_wipes_nothing(server: InProcess, value: Any) -> None:
     item = {"section": "b", "name": "y", "value": "2"}
     server.call("tasks.edit_hyper_params", task=task, hyperparams=[item], replace_hyperparams=value)
     assert server.get(task)["hyperparams"].keys() == {"a", "b"}
+
+
+def test_failed_call_leaves_nothing_and_json_keeps_numbers_that_python_clients_send(server: InProcess) -> None:
+    def fail() -> None:
+        with server.store.transaction() as tx:
+            tx.put("tasks", {"id": "x"})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with server.store.transaction() as tx:
+        assert tx.get("tasks", "x") is None
+    assert loads("[NaN]")[0] != loads("[NaN]")[0]
+    assert loads(dumps({"n": 2**80, "текст": "ü"})) == {"n": 2**80, "текст": "ü"}
