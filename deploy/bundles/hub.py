@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, first_line
 
 _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
 _IGNORED: Final = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
@@ -20,20 +20,14 @@ def fetch(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))
     except Exception as error:
-        raise refusal(name, error) from error
-
-
-def refusal(name: str, error: Exception) -> DeployError:
-    """Return the error to show for an exception of the hub's client."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in _HIDDEN:
-        return DeployError(
-            f"there is no folder {name} here, and the hub gives access to no model of that name ({status})",
-            hint="check the name; for a private or gated model set HF_TOKEN",
-        )
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return DeployError(
-        f"there is no folder {name} here, and the hub cannot be reached ({reason})",
-        hint=f"give a model's folder; on a machine that reaches the hub, `hf download {name} --local-dir my-model` "
-        "makes one",
-    )
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in _HIDDEN:
+            raise DeployError(
+                f"there is no folder {name} here, and the hub gives access to no model of that name ({status})",
+                hint="check the name; for a private or gated model set HF_TOKEN",
+            ) from error
+        raise DeployError(
+            f"there is no folder {name} here, and the hub cannot be reached ({first_line(error)})",
+            hint=f"give a model's folder; on a machine that reaches the hub, `hf download {name} --local-dir my-model` "
+            "makes one",
+        ) from error

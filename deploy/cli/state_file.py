@@ -102,7 +102,8 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
     """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
     found: Document = {kind: entries(task, kind) for kind in SECTIONS}
     serving = spec.decode(task)
-    artifacts = {str(fields["preprocess_artifact"]) for _, fields in _coded(found)}
+    coded = [*found["endpoints"].values(), *found["auto_update"].values()]
+    artifacts = {str(fields["preprocess_artifact"]) for fields in coded if "preprocess_artifact" in fields}
     found["code"] = {key: _code(store, task.artifacts[key], key) for key in sorted(artifacts & {*task.artifacts})}
     found["versions"] = {
         one.url: one.model_id for one in serving.endpoints.values()
@@ -322,12 +323,6 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def _coded(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the endpoints and auto-update rules that have code, by name."""
-    for kind in ("endpoints", "auto_update"):
-        yield from ((name, fields) for name, fields in document[kind].items() if "preprocess_artifact" in fields)
 
 
 def _models(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:

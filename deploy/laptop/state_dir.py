@@ -140,18 +140,10 @@ class StateDir:
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:
     """Return True if no ClearML server is configured, by neither a variable nor a configuration file."""
-    return not environ.get("CLEARML_API_HOST") and not configuration_file(environ)
-
-
-def configuration_file(environ: Mapping[str, str]) -> str:
-    """Return the path of the user's ``clearml.conf``; empty if there is none."""
     path = environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
-    return path if in_home(path).exists() else ""
+    return not environ.get("CLEARML_API_HOST") and not in_home(path).exists()
 
 
 def in_home(path: str) -> Path:
-    """Return a path with ``~`` replaced, also for a user without a home directory: then it names no file."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    """Return a path with ``~`` replaced; a user without a home directory has no such file."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises for such a user

@@ -51,10 +51,9 @@ class _Running:
 class Supervisor:
     """Owns the processes of one ``up``. Use it from one event loop, in the main thread. ``say`` gets a line each."""
 
-    def __init__(self, logs: Path, say: Callable[[str], None], *, calm_s: float = CALM_S) -> None:
+    def __init__(self, logs: Path, say: Callable[[str], None]) -> None:
         self._logs = logs
         self._say = say
-        self._calm = calm_s
         self._running: list[_Running] = []
         self._hurry = asyncio.Event()
         self._failed: asyncio.Future[None] | None = None
@@ -111,12 +110,12 @@ class Supervisor:
 
     async def _keep(self, one: _Running) -> None:
         clock = asyncio.get_running_loop().time
-        restarted = -self._calm
+        restarted = -CALM_S
         try:
             while True:
                 await one.process.wait()
                 died = await self._end(one)
-                if clock() - restarted < self._calm:
+                if clock() - restarted < CALM_S:
                     raise DeployError(f"{one.part.name} {died}, again", hint=f"see its log {one.log}")
                 self._say(f"{one.part.name} {died}; restarting (log: {one.log})")
                 restarted = clock()

@@ -104,7 +104,13 @@ class ClearMLServing:
 
     async def create_service(self, name: str) -> str:
         """Run ``clearml-serving create``, and return the id of the new serving Task."""
-        return _only(_NEW_SERVICE, await self.run("create", "--name", name))
+        output = await self.run("create", "--name", name)
+        if not (found := _NEW_SERVICE.findall(output)):
+            raise DeployError(
+                f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
+                hint="install the supported version: `pip install clearml-serving==1.3.5`",
+            )
+        return str(found[-1])
 
     async def run(self, *arguments: str) -> str:
         """Run one command and return its output.
@@ -127,16 +133,6 @@ class ClearMLServing:
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
             raise DeployError(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")
         return output
-
-
-def _only(pattern: re.Pattern[str], output: str) -> str:
-    found = pattern.findall(output)
-    if not found:
-        raise DeployError(
-            f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
-            hint="install the supported version: `pip install clearml-serving==1.3.5`",
-        )
-    return str(found[-1])
 
 
 def _shown(arguments: Sequence[str]) -> list[str]:

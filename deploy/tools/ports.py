@@ -17,23 +17,17 @@ def is_free(host: str, port: int) -> bool:
     """Return True if a server could listen there now. Raises ``DeployError`` for an address of another machine."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise DeployError(
-            f"{host} is not an address of this machine", hint="use --host 127.0.0.1 or 0.0.0.0"
-        ) from error
-    with socket.socket(family, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
             trial.listen(1)
-        except PermissionError as error:
-            raise DeployError(f"port {port} needs root on this machine", hint="choose a port from 1024 on") from error
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise DeployError(
-                    f"{host} is not an address of this machine", hint="use --host 127.0.0.1 or 0.0.0.0"
-                ) from error
+    except PermissionError as error:
+        raise DeployError(f"port {port} needs root on this machine", hint="choose a port from 1024 on") from error
+    except OSError as error:
+        if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
             return False
+        hint = "use --host 127.0.0.1 or 0.0.0.0"
+        raise DeployError(f"{host} is not an address of this machine", hint=hint) from error
     return True
 
 

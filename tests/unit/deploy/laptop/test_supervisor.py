@@ -101,9 +101,9 @@ async def test_a_part_that_never_works_or_does_not_exist_is_refused(stand: Stand
 
 @pytest.mark.parametrize("calm_s", [600.0, 0.0], ids=["soon", "far apart"])
 async def test_a_part_that_dies_is_restarted_but_a_second_death_soon_after_ends_everything(
-    stand: Stand, calm_s: float
+    stand: Stand, calm_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand.supervisor._calm = calm_s
+    monkeypatch.setattr("deploy.laptop.supervisor.CALM_S", calm_s)
     for name in ("one", "two"):
         await stand.supervisor.start(stand.part(name, SERVES))
     before = stand.pid("two")
