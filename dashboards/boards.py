@@ -372,13 +372,6 @@ DRIFT: Final = Board(
                   unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by variable", "The endpoint's evidence is the mean over all variables and versions.",
                    by(("variable",), f"{_DAYS}{{{_PICK}}} >= 0", "avg"), "{{variable}}", "suffix:days"),
-            _lines("Smallest visible change", "How far a share of one half must move to be found within a day, at "
-                   "today's traffic and with this reference.",
-                   f"avg by (variable) ({catalog.DRIFT_VISIBLE.name}{{{_PICK}}} >= 0)", "{{variable}}", "percentunit",
-                   most=1.0),
-            _lines("Time since the change began",
-                   "About how long ago the change began; only of variables that have alarmed or nearly so.",
-                   f"time() - min by (variable) ({catalog.DRIFT_SINCE.name}{{{_PICK}}} > 0)", "{{variable}}", "s"),
         )),
         Section("Distributions", (
             Panel("Now and in the reference", "The chosen variable: share of each bin in the last hour and in the "

@@ -263,15 +263,6 @@ DRIFT_EVIDENCE: Final = Metric(
     "drift (the endpoint alarms, and this variable is a cause), moved (alone it would alarm), steady or too few.",
     (*_VARIABLE, "state"),
 )  # fmt: skip
-DRIFT_VISIBLE: Final = Metric(
-    "controller_drift_visible_ratio", "gauge",
-    "Smallest visible change: how far a share of one half must move to be found within a day at today's traffic.",
-    _VARIABLE,
-)  # fmt: skip
-DRIFT_SINCE: Final = Metric(
-    "controller_drift_since_timestamp_seconds", "gauge",
-    "About when (Unix time) the change began; only of variables that have alarmed or nearly so.", _VARIABLE,
-)  # fmt: skip
 DRIFT_SHARE: Final = Metric(
     "controller_drift_share_ratio", "gauge",
     "Share of each bin of a variable that has a reference, over all gateways: in the last hour (now), and in the "

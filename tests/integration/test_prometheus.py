@@ -49,7 +49,6 @@ KNOWN_EMPTY = {
     ("Gateway · overview", "Confusions"): "as above",
     ("Gateway · overview", "Payload log"): "it keeps no payloads",
     ("Gateway · overview", "Store of quotas"): "it shares no quotas",
-    ("Gateway · drift", "Time since the change began"): "nothing need have drifted",
     ("Gateway · drift", "Variables"): "as above",
     ("Gateway · drift", "Categories"): "as above",
     ("Gateway · canary", "Phase of the rollout"): "its controller only judges",

@@ -207,8 +207,6 @@ def _families(found: Mapping[Key, Variable], values: Mapping[str, Mapping[str, A
             shares |= {(*key, name, of_it): share for name, share in zip(bins, some.tolist(), strict=True)}
     return {
         catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
-        catalog.DRIFT_VISIBLE: {key: one["visible"] for key, one in variables.items()},
-        catalog.DRIFT_SINCE: {key: one["since"] for key, one in variables.items() if one["days"] >= 1},
         catalog.DRIFT_SHARE: shares,
         catalog.ACCURACY: {
             (endpoint, one["version"], name): one[name]
