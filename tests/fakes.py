@@ -82,10 +82,9 @@ class FakeBackend:
         return lambda: self.cold.subtract([model])
 
     async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float
     ) -> dict[str, NDArray[Any]]:
         """See ``Backend.infer``."""
-        del request_id
         self._check(model)
         self.calls.append((model, len(next(iter(inputs.values())))))
         self.parents.append(TRACEPARENT.get())
@@ -101,11 +100,10 @@ class FakeBackend:
         return {name: array for name, array in answer.items() if not outputs or name in outputs}
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float,
         ended: Callable[[], object] = lambda: None,
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """See ``Backend.stream``; ``latency`` is that of each response. With ``hold``, a stream ends when it is set."""
-        del request_id
         until = asyncio.get_running_loop().time() + timeout
         is_whole = True
         try:

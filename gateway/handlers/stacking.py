@@ -33,7 +33,6 @@ class _Item:
     inputs: Tensors
     outputs: tuple[str, ...]
     n_tokens: int
-    request_id: str
 
 
 class StackedCalls:
@@ -60,19 +59,17 @@ class StackedCalls:
                 share=_shares,
             )
 
-    async def infer(
-        self, inputs: Tensors, outputs: Sequence[str], ask: Trace, *, request_id: str = ""
-    ) -> tuple[Outputs, int, int]:
+    async def infer(self, inputs: Tensors, outputs: Sequence[str], ask: Trace) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        Deadline, class and tenant are those of ``ask``. ``request_id`` goes to Triton with a call that is not shared.
+        Deadline, class and tenant are those of ``ask``.
         Raises as ``Backend.infer`` and ``Batcher.add`` do. Awaits only outcomes.
         """
         names = tuple(outputs)
         if self.batcher is None:
             started = perf_counter_ns()
             left = ask.deadline - asyncio.get_running_loop().time()
-            call = self._backend.infer(self._model, inputs, names, timeout=left, request_id=request_id)
+            call = self._backend.infer(self._model, inputs, names, timeout=left)
             return await in_task(call, ask.traceparent), 0, perf_counter_ns() - started
         arrays = inputs.values()
         kind: Hashable
@@ -82,7 +79,7 @@ class StackedCalls:
             rows, kind = 1, object()
         else:
             kind = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        item = _Item(inputs, names, sum(array.size for array in arrays) // rows, request_id)
+        item = _Item(inputs, names, sum(array.size for array in arrays) // rows)
         entry = Entry([item], ask.deadline, rows, kind, ask.traceparent, ask.flow)
         self.batcher.add(entry)
         return await entry, entry.queued_ns, entry.infer_ns
@@ -94,11 +91,10 @@ class StackedCalls:
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
         first = items[0]
-        inputs, request_id = first.inputs, first.request_id
+        inputs = first.inputs
         if len(items) > 1:
             inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in inputs}
-            request_id = ""
-        return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout, request_id=request_id)
+        return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout)
 
 
 def _shares(outputs: Outputs, counts: Sequence[int]) -> Sequence[Outputs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -33,13 +33,12 @@ class RawTensors:
 
     inputs: Mapping[str, NDArray[Any]]
     outputs: Sequence[str] = ()
-    request_id: str = field(default="")
 
 
 async def infer_raw(calls: StackedCalls, ask: Trace, raw: RawTensors) -> object:
     """Return the model's outputs for tensors. Raises what the backend and the batcher raise."""
     ask.rows = max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
-    ask.outputs, ask.queue_ns, ask.infer_ns = await calls.infer(raw.inputs, raw.outputs, ask, request_id=raw.request_id)
+    ask.outputs, ask.queue_ns, ask.infer_ns = await calls.infer(raw.inputs, raw.outputs, ask)
     return ask.outputs
 
 

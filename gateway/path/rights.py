@@ -5,6 +5,7 @@ If callers must be known, an address without a rule is not answered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -48,7 +49,7 @@ _BEGINNINGS: Final = (
     ("/docs/static/", STATUS), (V1_MODELS, METADATA), (MODELS, METADATA), ("/v2/repository/", METADATA),
     (TEI, METADATA),
 )  # fmt: skip
-_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/learned"))
+_OF_ENDPOINT: Final = re.compile(r"/v1/endpoints/(.*)/(?:lineage|learned)", re.DOTALL)
 
 
 def rule_of(path: str) -> Rule | None:
@@ -56,13 +57,9 @@ def rule_of(path: str) -> Rule | None:
     known = _EXACT.get(path)
     if known is not None:
         return Rule(known)
-    start, ends = _OF_ENDPOINT
-    if path.startswith(start) and path.endswith(ends):
-        return Rule(STATUS, path[len(start) : path.rindex("/")].strip("/"))
-    for beginning, operation in _BEGINNINGS:
-        if path.startswith(beginning):
-            return Rule(operation)
-    return None
+    if found := _OF_ENDPOINT.fullmatch(path):
+        return Rule(STATUS, found[1].strip("/"))
+    return next((Rule(operation) for beginning, operation in _BEGINNINGS if path.startswith(beginning)), None)
 
 
 def redacted_for(caller: Caller | None, error: GatewayError) -> GatewayError:

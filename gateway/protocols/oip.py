@@ -257,7 +257,7 @@ class InferCall(TensorRequest, Call):
             return {name: _lists(array) for name, array in self.inputs.items()}
         if not self.inputs:
             raise InputRefused("the request has no inputs")
-        return RawTensors(self.inputs, self.outputs, self.id)
+        return RawTensors(self.inputs, self.outputs)
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """See ``Call.render``."""

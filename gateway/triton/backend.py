@@ -107,7 +107,7 @@ class TritonBackend:
         return self._replicas.count
 
     async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float
     ) -> dict[str, NDArray[Any]]:
         """See ``Backend.infer``."""
         parent = TRACEPARENT.get()
@@ -123,9 +123,7 @@ class TritonBackend:
             was_answered = False
             replica.begin(call, monotonic())
             try:
-                found = await transport.infer(
-                    model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
-                )
+                found = await transport.infer(model, inputs, outputs, timeout=left, parent=parent)
             except (TransportError, ModelNotReady) as error:
                 why = error
             else:
@@ -137,7 +135,7 @@ class TritonBackend:
             left = until - monotonic()
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float,
         ended: Callable[[], object] = lambda: None,
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """See ``Backend.stream``; the call is repeated at another replica if no response has arrived yet."""
@@ -159,7 +157,7 @@ class TritonBackend:
                 has_begun = False
                 try:
                     responses = replica.grpc.stream(
-                        model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent,
+                        model, inputs, outputs, timeout=until - monotonic(), parent=parent,
                         begun=partial(begun, replica),
                     )  # fmt: skip
                     async with aclosing(responses):

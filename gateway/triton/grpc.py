@@ -79,16 +79,16 @@ class GrpcTransport:
         self._triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, parent: str
     ) -> dict[str, NDArray[Any]]:
         """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Raises ``TransportError`` too."""
-        request = _request(model, inputs, outputs, request_id)
+        request = _request(model, inputs, outputs)
         call = self._triton.ModelInfer(request, timeout=timeout, metadata=_trace(parent))
         with self._under_way(call, model):
             return _unpack(await call)
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str,
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, parent: str,
         begun: Callable[[asyncio.Task[None]], object],
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """Run a decoupled model, as ``Backend.stream``. Also raises ``TransportError``.
@@ -96,7 +96,7 @@ class GrpcTransport:
         Each request has its own gRPC stream. A task reads it to its end even if the caller leaves or is late: a Triton
         can crash or hang if a stream is cancelled while its model answers. ``begun(task)`` is called when it is sent.
         """
-        request = _request(model, inputs, outputs, request_id)
+        request = _request(model, inputs, outputs)
         # If the model ends without a last token, the final flag then comes in an empty response.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         received: asyncio.Queue[Any] = asyncio.Queue()
@@ -217,8 +217,8 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str) -> Any:
-    request = pb.ModelInferRequest(model_name=model, id=request_id)
+def _request(model: str, inputs: Tensors, outputs: Sequence[str]) -> Any:
+    request = pb.ModelInferRequest(model_name=model)
     raw = request.raw_input_contents
     for name, array in inputs.items():
         tensor = request.inputs.add()

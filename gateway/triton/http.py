@@ -130,7 +130,7 @@ class HttpTransport:
         return not self.is_open and self.address is not None
 
     async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, parent: str
     ) -> dict[str, NDArray[Any]]:
         """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Also raises ``TransportError``.
 
@@ -141,7 +141,7 @@ class HttpTransport:
             async with asyncio.timeout(max(timeout, 0)):
                 connection = self._free() or await self._opened()
                 self._busy.add(connection)
-                status, json_length, body = await connection.send(_request(model, inputs, outputs, request_id, parent))
+                status, json_length, body = await connection.send(_request(model, inputs, outputs, parent))
         except TimeoutError:
             raise translate("late", "", model=model, address=self.name) from None
         finally:
@@ -232,9 +232,9 @@ class HttpTransport:
             connection.end()
 
 
-def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:
-    head: dict[str, Any] = {"id": request_id} if request_id else {}
-    described = head["inputs"] = []
+def _request(model: str, inputs: Tensors, outputs: Sequence[str], parent: str) -> tuple[bytes, ...]:
+    described: list[dict[str, Any]] = []
+    head: dict[str, Any] = {"inputs": described}
     packed: list[bytes] = []
     size = 0
     for name, array in inputs.items():

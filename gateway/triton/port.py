@@ -64,7 +64,7 @@ class Backend(Servers, Protocol):
         ...
 
     async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float
     ) -> dict[str, NDArray[Any]]:
         """Run ``model`` on ``inputs`` and return the tensors named in ``outputs`` (empty: all of them).
 
@@ -89,7 +89,7 @@ class Backend(Servers, Protocol):
         ...
 
     def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float,
         ended: Callable[[], object] = lambda: None,
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """Run a decoupled ``model``: yield the tensors of each response as it arrives, until the last.

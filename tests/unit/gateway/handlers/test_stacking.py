@@ -80,22 +80,6 @@ async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None
     assert len(backend.calls) == 2
 
 
-async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backend: FakeBackend) -> None:
-    """Triton's log names the request that a call was made for. A call for two requests has no id."""
-    ids: list[str] = []
-    infer = backend.infer
-
-    async def noting(*arguments: Any, request_id: str = "", **more: Any) -> Any:
-        ids.append(request_id)
-        return await infer(*arguments, **more)
-
-    backend.infer = noting  # type: ignore[method-assign]
-    calls = StackedCalls(backend, "m", max_rows=8)
-    await calls.infer({"x": full(1, 1, 2)}, (), request(), request_id="a")
-    await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), request(), request_id=i) for i in "bc"))
-    assert ["a", ""] == ids
-
-
 async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_their_prices(
     backend: FakeBackend,
 ) -> None:

@@ -54,7 +54,7 @@ async def calls(server: HttpServer) -> AsyncIterator[HttpTransport]:
 async def infer(calls: HttpTransport, *ids: int, timeout: float = LIMIT_S, parent: str = "") -> Any:
     """Call with one row."""
     inputs = {"input_ids": np.array([ids], np.int64)}
-    return (await calls.infer("m", inputs, ["out"], timeout=timeout, request_id="", parent=parent))["out"]
+    return (await calls.infer("m", inputs, ["out"], timeout=timeout, parent=parent))["out"]
 
 
 @pytest.mark.parametrize(
