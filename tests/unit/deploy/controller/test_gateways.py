@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.controller.counters import Reading, grown, parse
+from deploy.controller.drift.references import variables
 from deploy.controller.gateways import Gateways, addresses
 
 
@@ -52,11 +53,15 @@ def test_one_reading_serves_whoever_looks_at_about_the_same_time() -> None:
 
 
 def test_buckets_without_new_values_are_known_too() -> None:
-    """A look has the bounds of every bucket, whatever came since the last one."""
-    name = "gateway_variable_scalar_bucket"
+    """A look has the bounds of every bucket, whatever came since the last one; of values it tells those of each bin."""
+    name, key = "gateway_variable_scalar_bucket", ("e", "1", "top_score")
     text = name + '{{endpoint="e",version="1",variable="top_score",le="{}"}} {}\n'
-    before, now = (Reading({"a": parse(text.format(1, 5) + text.format("+Inf", n))}) for n in (5, 6))
-    assert {(name, "e", "1", "top_score", "1"): 0, (name, "e", "1", "top_score", "+Inf"): 1} == grown(before, now)
+    pages = [
+        "".join(text.format(*one) for one in zip(("1", "2", "+Inf"), n, strict=True)) for n in ((5, 5, 5), (7, 7, 8))
+    ]
+    found = grown(*(Reading({"a": parse(page)}) for page in pages))
+    assert {(name, *key, "1"): 2, (name, *key, "2"): 2, (name, *key, "+Inf"): 3} == found
+    assert {key: {"1": 2, "2": 0, "+Inf": 1}} == variables(found)
 
 
 def test_names_of_any_form_are_read() -> None:

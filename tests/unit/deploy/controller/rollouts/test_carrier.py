@@ -64,8 +64,12 @@ def test_gateways_show_what_the_controller_records(world: World) -> None:
 
 
 def test_a_promoted_name_means_the_new_version_at_every_moment(world: World) -> None:
-    """First the default is recorded, then the canary is removed; never does the name mean nothing."""
+    """First the default is recorded, then the canary is removed; never does the name mean nothing. What a person chose
+    before the promotion ends with it.
+    """
     controller = world.begin(fresh())
+    world.ledger.write([default_versions.chosen("e", "e/3", now=world.now, by="ann", why="default")])
+    world.now += 1
     world.ask("promote")
     found, write = [], world.write
 

@@ -36,7 +36,7 @@ class World(FakeRegistry):
         super().__init__()
         self.sections = {"endpoints": json.dumps(ENDPOINTS), "canary": sections.render({"other": {
             "endpoint": "other", "weights": [1.0], "load_endpoints": ["e/3"]}})}  # fmt: skip
-        self.now = 1000.0
+        self.now = 1_000_000.0
         self.down: set[str] = set()
         self.counters: dict[str, dict[str, int]] = {"g1": {}, "g2": {}}
         self.requests = 0
