@@ -103,15 +103,17 @@ class Carrier:
     ) -> tuple[Rollout, bool]:
         """Return the rollout when the Task has not the weights ``wanted``, and whether they are to be written again.
 
-        They are if weights came back that it has replaced: for a minute after each decision, later once. A write that
-        failed, or never took place because a controller was killed, is repeated by the same rule.
+        They are if weights came back that it has replaced: for a minute after each decision, later once. If these are
+        older than the decision, its own have not been written yet.
         """
         is_old = any(record.are_equal(old, self._found) for old in rollout.replaced(now))
         shown = ", ".join(f"{url} {share:g}" for url, share in self._found.items()) or "none"
         if is_old and all(url in serving.endpoints for url, share in wanted.items() if share):
             last = rollout.history[-1]
-            if now - self._since < SETTLED_S or now - last.at < _REPEATED_S:
-                return rollout, now - self._since >= SETTLED_S
+            if now - self._since < SETTLED_S:
+                return rollout, False
+            if self._since < last.at or now - last.at < _REPEATED_S:
+                return rollout, True
             if last.what != steps.PUT_RIGHT:
                 why = f"another ClearML client wrote the former weights back: {shown}"
                 return steps.put_right(rollout, now, why), True

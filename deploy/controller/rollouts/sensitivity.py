@@ -2,7 +2,7 @@
 
 A test finds a fault when the stake on it has grown a hundredfold. The growth per request follows from how often canary
 and stable do what is compared (fail, give a label, differ). The smallest fault is the one whose stake grows enough on
-average. It is an estimate, for people and for how long a first step waits for mirrored answers.
+average. It is an estimate, for people.
 """
 
 from __future__ import annotations

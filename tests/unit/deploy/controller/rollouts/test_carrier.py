@@ -339,7 +339,7 @@ def test_a_later_rollout_of_the_same_route_begins_as_any_other(world: World) -> 
 def test_a_step_that_could_not_be_written_is_written_again_unless_somebody_has_set_weights_since(
     world: World, monkeypatch: pytest.MonkeyPatch, is_recorded: bool, foreign: Mapping[str, float] | None, phase: str
 ) -> None:
-    """ClearML fails between the record of a step and its weights, or before both."""
+    """ClearML fails between the record of a step and its weights, or before both, for minutes."""
     controller = world.begin(fresh())
     write, failed = world.write, []
 
@@ -354,6 +354,7 @@ def test_a_step_that_could_not_be_written_is_written_again_unless_somebody_has_s
     while not failed:
         world.tick(controller)
     assert FIVE == world.weights()
+    world.now += 300
     monkeypatch.setattr(world, "write", write)
     if foreign:
         world.set_weights(foreign)
