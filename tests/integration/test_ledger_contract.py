@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG, ClearMLLedger
 from gateway.registry.ledger import Ledger, Record
@@ -68,11 +68,11 @@ def test_nothing_written_reads_as_nothing(ledger: Open) -> None:
 
 
 def test_processes_that_write_first_at_once_all_find_everything(ledger: Open) -> None:
-    """Each may create the Task that holds the records: everybody reads the union, and the same."""
+    """Each may create the Task that holds the records: everybody reads the union, and no write replaces another key."""
     ledgers = [ledger() for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda n: ledgers[n].write([_one(f"first/{n}", n=n)]), range(6)))
-    expected = {f"first/{n}": {"n": n} for n in range(6)}
+        list(pool.map(lambda n: ledgers[n % 6].write([_one(f"first/{n}", n=n)]), range(40)))
+    expected = {f"first/{n}": {"n": n} for n in range(40)}
     assert [expected] * 6 == [dict(_decisions(one)) for one in ledgers]
     ledgers[0].write([_one("first/0", n=100)])
     assert [{"n": 100}] * 6 == [_decisions(one)["first/0"] for one in ledgers]
@@ -84,15 +84,6 @@ def test_keys_and_values_come_back_as_they_were(ledger: Open) -> None:
     value = {"weights": {"a/1": 0.25}, "text": 'né "x"\n', "list": [1, None, True], "at": 1.5}
     ledger().write([Record("version_number", key, {**value, "key": key}) for key in keys])
     assert {key: {**value, "key": key} for key in keys} == dict(ledger().read()["version_number"])
-
-
-def test_writers_of_different_keys_do_not_harm_each_other(ledger: Open) -> None:
-    """There is no read before a write that could be stale."""
-    ledgers = [ledger() for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: ledgers[n % 4].write([_one(f"many/{n}", n=n)]), range(40)))
-    found = _decisions(ledger())
-    assert {f"many/{n}": {"n": n} for n in range(40)} == {k: dict(v) for k, v in found.items() if "many" in k}
 
 
 def test_a_record_is_replaced_whole_and_the_marker_moves(ledger: Open) -> None:
@@ -115,20 +106,6 @@ def test_what_is_removed_is_gone_and_the_rest_stays(ledger: Open) -> None:
     mine.remove("history", ["nothing"])
     mine.remove("load_request", [])
     assert {"removed/1"} == {key for key in _decisions(ledger()) if "removed" in key}
-
-
-def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bounded time, for reading and for writing; the fake says the same."""
-    for name in ("API", "WEB", "FILES"):
-        monkeypatch.setenv(f"CLEARML_{name}_HOST", "http://127.0.0.1:9")
-    monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "key")
-    monkeypatch.setenv("CLEARML_API_SECRET_KEY", "secret")
-    fake = FakeLedger()
-    fake.is_up = False
-    for away in (fake, ClearMLRegistry("task").ledger):
-        for call in (away.marker, away.read, lambda: away.write([_one("k")])):  # noqa: B023 - called at once
-            with pytest.raises(RegistryUnavailable):
-                call()
 
 
 def test_stock_tools_neither_list_nor_write_the_records(served: Client, registry: ClearMLRegistry) -> None:

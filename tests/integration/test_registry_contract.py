@@ -86,7 +86,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             return "container"
 
         def stop_fake() -> None:
-            fake.is_up = False
+            fake.is_up = fake.ledger.is_up = False
 
         yield World(
             fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.register,
@@ -319,6 +319,8 @@ def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: W
         world.registry.marker, world.registry.task, world.registry.stock_containers,
         lambda: world.registry.model(world.model_id), lambda: world.registry.find_models(ModelQuery()),
         lambda: world.registry.write({"ours": "a = 2"}), lambda: world.registry.report([{}]),
+        world.registry.ledger.marker, world.registry.ledger.read,
+        lambda: world.registry.ledger.write([Record("load_request", "e", {"n": 1})]),
     ):  # fmt: skip
         with pytest.raises(RegistryUnavailable):
             call()
