@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -60,9 +61,6 @@ class TimeoutQueue:
         self._since: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._since)
-
     def enter(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         """Add the connection, unless it is in the queue already."""
         if connection in self._since:
@@ -93,6 +91,7 @@ class TimeoutQueue:
             self._end(first[1])
 
 
+@dataclass(eq=False, kw_only=True)
 class Connections:
     """The limits on connections, their queues, and the open connections. Times in seconds.
 
@@ -101,31 +100,24 @@ class Connections:
     does; ``reason`` is a refusal's kind or one of ``NO_ROOM``, ``MADE_ROOM``, ``NOTHING_ASKED`` and ``NOT_READ``.
     """
 
-    def __init__(
-        self,
-        *,
-        keep_alive: float = 75.0,
-        head_timeout: float = 20.0,
-        body_timeout: float = 60.0,
-        max_head_bytes: int = MAX_HEAD_BYTES,
-        max_headers: int = 100,
-        max_open: int = 0,
-        age: float = 0.0,
-        count: Callable[[str], None] = lambda _reason: None,
-    ) -> None:
-        self.count = count
-        self.max_head_bytes = max_head_bytes
-        self.max_headers = max_headers
-        self.max_open = max_open
-        self.age = age
-        self.is_leaving = False
-        self.open: set[Connection] = set()
-        self.resting = 0
-        """Connections that are not read for a while."""
-        self.heads = TimeoutQueue(head_timeout, lambda connection: connection.head_is_late())
-        self.bodies = TimeoutQueue(body_timeout, lambda connection: connection.body_is_late())
-        self.idle = TimeoutQueue(keep_alive, lambda connection: connection.is_idle_too_long())
-        self.unread = TimeoutQueue(body_timeout, lambda connection: connection.is_not_read())
+    keep_alive: float = 75.0
+    head_timeout: float = 20.0
+    body_timeout: float = 60.0
+    max_head_bytes: int = MAX_HEAD_BYTES
+    max_headers: int = 100
+    max_open: int = 0
+    age: float = 0.0
+    count: Callable[[str], None] = lambda _reason: None
+    is_leaving: bool = False
+    open: set[Connection] = field(default_factory=set)
+    resting: int = 0
+    """Connections that are not read for a while."""
+
+    def __post_init__(self) -> None:
+        self.heads = TimeoutQueue(self.head_timeout, lambda connection: connection.head_is_late())
+        self.bodies = TimeoutQueue(self.body_timeout, lambda connection: connection.body_is_late())
+        self.idle = TimeoutQueue(self.keep_alive, lambda connection: connection.is_idle_too_long())
+        self.unread = TimeoutQueue(self.body_timeout, lambda connection: connection.is_not_read())
 
     def has_room(self) -> bool:
         """Return whether a new connection, which is in ``open`` already, may stay.
