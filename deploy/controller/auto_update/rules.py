@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deploy.tools import sections
+from deploy.tools.errors import DeployError
 from gateway import hocon, registry, spec, version_numbers
 
 RULES: Final = "model_monitoring"
@@ -22,13 +23,12 @@ SERVED: Final = "model_monitoring_eps"
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What to write (empty: nothing to change), and warnings for people."""
+    """What to write; empty: nothing to change."""
 
     records: tuple[registry.Record, ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     is_contested: bool = False
     """Whether a container of clearml-serving has written its own numbers into the section."""
-    notes: tuple[str, ...] = ()
 
 
 def update(
@@ -45,14 +45,14 @@ def update(
 
     Versions that a canary, rollout or shadow names stay, whatever the limit. A version beyond the limit stays until
     enough newer versions work according to ``is_good`` (url, model), so that an empty model does not replace one that
-    answers. Versions of deleted rules are removed.
+    answers. Versions of deleted rules are removed. Raises ``DeployError`` if a section cannot be read.
     """
     try:
         rules = hocon.parse(task.sections.get(RULES, "") or "{}")
         written = hocon.parse(task.sections.get(SERVED, "") or "{}")
         fixed = hocon.parse(task.sections.get("endpoints", "") or "{}")
     except hocon.Unreadable as error:
-        return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
+        raise DeployError(f"it waits until the serving Task can be read: {error}") from error
     serving = spec.decode(task)
     numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))
     by_endpoint = version_numbers.rules_by_endpoint(rules)

@@ -50,7 +50,7 @@ class AutoUpdate:
         self._settle_s = settle_s
         self._due = 0.0
         self._rules = ""
-        self._said: tuple[str, ...] = ()
+        self._said: Sequence[str] = ()
         self._loaded = loaded
         self._loaded_since: dict[tuple[str, str], float] = {}
 
@@ -71,9 +71,12 @@ class AutoUpdate:
                 found[endpoint] = self._models(endpoint, rule, serving)
             except GatewayError as error:
                 notes.append(f"auto-update of {endpoint}: {error}")
-        self._look(now)
+        self._loaded_since = {version: self._loaded_since.get(version, now) for version in self._loaded()}
+        for note in notes:
+            if note not in self._said:
+                log.warning("%s", note)
+        self._said = notes
         update = rules.update(task, found, is_good=self._is_good)
-        self._say((*notes, *update.notes))
         sections = update.sections
         if sections and update.is_contested and self._store.stock_containers():
             # If a container of clearml-serving writes the section, its own Triton helper reads it and must find the
@@ -95,15 +98,6 @@ class AutoUpdate:
             return found
         return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
 
-    def _look(self, now: float) -> None:
-        self._loaded_since = {version: self._loaded_since.get(version, now) for version in self._loaded()}
-
     def _is_good(self, url: str, model_id: str) -> bool:
         since = self._loaded_since.get((url, model_id))
         return since is not None and self._clock() - since >= self._settle_s
-
-    def _say(self, notes: tuple[str, ...]) -> None:
-        for note in notes:
-            if note not in self._said:
-                log.warning("%s", note)
-        self._said = notes

@@ -12,6 +12,7 @@ from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.auto_update.rules import SERVED, update
 from deploy.controller.wanted import carry_out
 from deploy.tools import sections
+from deploy.tools.errors import DeployError
 from gateway import hocon
 from gateway.errors import RegistryRefused
 from gateway.spec import ArtifactRef, ServingTask, decode
@@ -245,9 +246,8 @@ def test_versions_that_a_route_names_stay_whatever_the_limit(route):
 def test_an_unreadable_section_stops_auto_update_and_nothing_else():
     """What cannot be read is not overwritten."""
     task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
-    held = update(after(task, {SERVED: "a {{{"}), {"auto": ["b", "a"]})
-    assert ({}, ()) == (held.sections, held.records)
-    assert 1 == len(held.notes)
+    with pytest.raises(DeployError):
+        update(after(task, {SERVED: "a {{{"}), {"auto": ["b", "a"]})
 
 
 class Store(FakeRegistry):
