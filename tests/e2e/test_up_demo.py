@@ -200,13 +200,6 @@ def test_cold_start_ends_with_what_to_do_next(up: Up) -> None:
     assert "minilm/1 is served (sentence-embeddings)" in up.err.read_text()
 
 
-def test_printed_curl_works_as_it_stands(up: Up) -> None:
-    """What is offered for pasting can be pasted."""
-    (line,) = [line.removeprefix("$ ") for line in up.printed().splitlines() if line.startswith("$ curl ")]
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
-    assert len(json.loads(done.stdout)["embedding"]) == 384
-
-
 def test_vectors_equal_pytorch_with_the_same_weights(up: Up) -> None:
     """Through tokenizer, batches of every length, Triton and gateway nothing moves by more than 1e-4."""
     source = packaged_model()

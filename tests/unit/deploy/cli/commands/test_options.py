@@ -51,29 +51,14 @@ def reads(open_registry: Callable[[], object]) -> None:
     open_registry()
 
 
-@pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, and no ClearML server in the environment."""
+def test_an_up_that_was_stopped_is_named_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file of variables stays; the server that it names is gone."""
     monkeypatch.chdir(tmp_path)
     for name in ("CLEARML_API_HOST", "TRITON_GATEWAY_STATE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
-    return tmp_path
-
-
-def refusal() -> str:
-    """Return what the command is refused with."""
-    done = CliRunner().invoke(reads, [], standalone_mode=False)
-    assert isinstance(done.exception, DeployError)
-    return done.exception.line()
-
-
-def test_an_up_that_was_stopped_is_named_as_the_reason(nowhere: Path) -> None:
-    """Its file of variables stays; the server that it names is gone."""
-    state = StateDir.at(nowhere / ".triton-gateway")
-    state.env_file.parent.mkdir(parents=True)
     with nobody() as port:
-        state.env_file.write_text(f"export CLEARML_API_HOST=http://127.0.0.1:{port}\n")
-        said = refusal()
-    assert f"is not running: nothing answers at http://127.0.0.1:{port}" in said
-    assert "start it again" in said
+        StateDir.at(tmp_path / ".triton-gateway").write_env({"CLEARML_API_HOST": f"http://127.0.0.1:{port}"})
+        with pytest.raises(DeployError, match=f"is not running: nothing answers at http://127.0.0.1:{port}") as refused:
+            CliRunner().invoke(reads, [], standalone_mode=False, catch_exceptions=False)
+    assert "start it again" in refused.value.hint
