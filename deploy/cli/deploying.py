@@ -254,13 +254,11 @@ def first_answer(gateway: str, url: str, body: object, live: Callable[[str], Non
             return found
         content = found.content if found is not None and isinstance(found.content, dict) else {}
         reason, hint = str(content.get("error", "it does not answer")), str(content.get("hint", ""))
-        if found is not None and found.status in _REFUSED:
-            if found.status in (401, 403):
+        if (found is not None and found.status in _REFUSED) or time.monotonic() > until:
+            if found is not None and found.status in (401, 403):
                 hint = "set TRITON_GATEWAY_KEY to a key that allows the operation infer"
-            raise DeployError(f"{url} is served, but it refused its example request: {reason}", hint=hint)
-        if time.monotonic() > until:
-            hint = "see the logs of the gateway, model sync and Triton"
-            raise DeployError(f"{url} does not answer: {reason}", hint=hint)
+            why = f"{url} is served, but it does not answer its example request: {reason}"
+            raise DeployError(why, hint=hint or "see the logs of the gateway, model sync and Triton")
         live(f"waiting for {url}: {reason}")
         time.sleep(_ASK_AGAIN_S)
 

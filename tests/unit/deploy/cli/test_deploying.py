@@ -102,7 +102,7 @@ def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
     """The message contains the gateway's own reason."""
     with (
         site(Gateway(422)) as url,
-        pytest.raises(DeployError, match="refused its example request: text is missing") as refused,
+        pytest.raises(DeployError, match="does not answer its example request: text is missing") as refused,
     ):
         first_answer(url, "e/1", {"text": "x"}, str)
     assert "send a text" == refused.value.hint

@@ -31,12 +31,6 @@ def load(name: str) -> click.Command:
     return command
 
 
-def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command line (or other code) in a process of its own."""
-    argv = [sys.executable, "-c", code] if code else [sys.executable, "-m", "deploy.cli.main", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[4])
-
-
 # --- help
 
 
@@ -64,11 +58,12 @@ def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     """Help is fast, because it imports none of the parts."""
-    done = run(
-        code="import sys; from deploy.cli.main import main; code = main(['--help']); "
+    code = (
+        "import sys; from deploy.cli.main import main; code = main(['--help']); "
         "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane', 'psutil', 'importlib.metadata', "
         "'tempfile'} & set(sys.modules), code)"
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "set() 0"
 
 
