@@ -67,30 +67,16 @@ CLEARML_EXAMPLE = """
     from typing import Any, Callable, Optional
     import numpy as np
 
-
-    # Notice Preprocess class Must be named "Preprocess"
     class Preprocess(object):
-        def __init__(self):
-            # set internal state, this will be called only once. (i.e. not per request)
-            self.calls = 0
-
-        def preprocess(
-                self,
-                body: dict,
-                state: dict,
-                collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None,
-        ) -> Any:
+        def preprocess(self, body: dict, state: dict,
+                       collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None) -> Any:
             state["seen"] = body["x0"]
             if collect_custom_statistics_fn:
                 collect_custom_statistics_fn({"x0": body["x0"]})
             return [[body.get("x0", None), body.get("x1", None)], ]
 
-        def postprocess(
-                self,
-                data: Any,
-                state: dict,
-                collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None,
-        ) -> dict:
+        def postprocess(self, data: Any, state: dict,
+                        collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None) -> dict:
             return dict(y=data.tolist() if isinstance(data, np.ndarray) else data, seen=state["seen"])
 """
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,10 +121,6 @@ def test_preferred_output_wins_then_the_only_one() -> None:
         Some(CONFIG).select_outputs(["a", "c"])
     with pytest.raises(InvalidBundle, match="none"):
         Some(CONFIG).select_outputs([])
-
-
-@pytest.mark.parametrize("outputs", [{}, {"a": 1, "c": 2}])
-def test_outputs_without_the_wanted_one_are_refused(outputs: dict[str, Any]) -> None:
-    """The message names the actual and the expected outputs."""
-    with pytest.raises(InvalidOutput, match="expected x or b"):
-        Some(CONFIG).take(outputs)
+    for outputs in ({}, {"a": np.zeros(1), "c": np.zeros(1)}):
+        with pytest.raises(InvalidOutput, match="expected x or b"):
+            Some(CONFIG).take(outputs)

@@ -207,30 +207,18 @@ def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path)
 
 
 def test_the_number_of_cached_words_is_limited(tmp_path: Path) -> None:
-    """For any number of words. The rows stay right."""
+    """For any number of words, also in one batch. The rows stay right, and words in use stay."""
     tokenizer = with_cache(bert(), tmp_path, words=100)
     for start in range(0, 3000, 30):
-        texts = [f"w{n} x{n}y, {n}" for n in range(start, start + 30)]
-        assert [] == differences(tokenizer, texts)
+        assert [] == differences(tokenizer, [f"w{n} x{n}y, {n}" for n in range(start, start + 30)])
         assert len(kept(tokenizer)) <= 100
-
-
-def test_a_batch_of_more_words_than_the_limit_is_limited_too(tmp_path: Path) -> None:
-    """Its rows are complete."""
-    tokenizer = with_cache(bert(), tmp_path, words=10)
-    assert [] == differences(tokenizer, [" ".join(f"w{n}" for n in range(500))])
-    assert len(kept(tokenizer)) <= 10
-
-
-def test_words_in_use_stay_cached(tmp_path: Path) -> None:
-    """Also if many other words come between."""
-    tokenizer = with_cache(bert(), tmp_path, words=20)
-    tokenizer.encode_batch(["fox"])
-    for n in range(100):
-        tokenizer.encode_batch([f"w{n}"])
-        tokenizer.encode_batch(["fox"])
-    assert "fox" in kept(tokenizer)
-    assert len(kept(tokenizer)) <= 20
+    small = with_cache(bert(), tmp_path, words=10)
+    for n in range(50):
+        small.encode_batch([f"w{n}"])
+        small.encode_batch(["fox"])
+    assert "fox" in kept(small)
+    assert [] == differences(small, [" ".join(f"w{n}" for n in range(500))])
+    assert len(kept(small)) <= 10
 
 
 def test_long_words_are_answered_but_not_cached(tmp_path: Path) -> None:
@@ -241,26 +229,29 @@ def test_long_words_are_answered_but_not_cached(tmp_path: Path) -> None:
     assert {longest} == kept(tokenizer) & {long, longest, many}
 
 
-def test_text_of_long_words_goes_to_the_library_whole(tmp_path: Path) -> None:
-    """No word of it would be cached."""
-    tokenizer = with_cache(bert(), tmp_path)
-    assert ["x" * 100] == left(tokenizer, ["x" * 100])
+LEFT: dict[str, tuple[Callable[[], Tokenizer], list[Any], list[Any]]] = {
+    "added tokens, alone, inside a word, and in another case if that matches": (
+        lambda: bert(added=[AddedToken("Fox")]), ["a [sep] b", "[SEP", "fo x"],
+        ["a [SEP] b", "a[SEP]b", "a fox", "FOX", "foxes", "dog[MASK]"],
+    ),
+    "spaces of byte-level models that are not single, between visible characters": (
+        gpt2, ["fox dog", "fox\ndog and"], ["fox\n\n dog's", "fox  dog", " fox", "fox ", "fox \n", ""],
+    ),
+    "long words alone, of which none would be cached": (bert, ["fox"], ["x" * 100]),
+    "pairs that are put together in an unknown way": (
+        lambda: plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "pair": "$B:1 $A"})), ["a b"],
+        [("a", "b b")],
+    ),
+}  # fmt: skip
 
 
-def test_added_tokens_in_a_text_go_to_the_library(tmp_path: Path) -> None:
-    """Alone, inside a word, and in another case if that matches. A similar word does not."""
-    tokenizer = with_cache(bert(added=[AddedToken("Fox")]), tmp_path)
-    special = ["a [SEP] b", "a[SEP]b", "a fox", "FOX", "foxes", "dog[MASK]"]
-    assert special == left(tokenizer, special)
-    assert [] == left(tokenizer, ["a [sep] b", "[SEP", "fo x"])
-
-
-def test_single_spaces_separate_words_of_byte_level_models(tmp_path: Path) -> None:
-    """Between visible characters. Other texts go to the library."""
-    tokenizer = with_cache(gpt2(), tmp_path)
-    assert ["fox\n\n dog's"] == left(tokenizer, ["fox dog", "fox\ndog and", "fox\n\n dog's"])
-    others = ["fox  dog", " fox", "fox ", "fox \n", ""]
-    assert others == left(tokenizer, others)
+@pytest.mark.parametrize("case", LEFT)
+def test_other_texts_go_to_the_library(case: str, tmp_path: Path) -> None:
+    """Similar ones are answered."""
+    make, answered, others = LEFT[case]
+    tokenizer = with_cache(make(), tmp_path)
+    assert ([], others) == (left(tokenizer, answered), left(tokenizer, others))
+    assert [] == [*differences(tokenizer, answered), *differences(tokenizer, others)]
 
 
 def test_punctuation_at_a_cached_word_needs_no_tokenizer(tmp_path: Path) -> None:
@@ -426,17 +417,6 @@ def test_components_written_in_python_switch_the_cache_off() -> None:
         tokenizer = plain(**{name: part})
         with pytest.raises(NotUnderstood, match="no description"):
             WordCache(tokenizer, Framing(tokenizer, max_length=16))
-
-
-def test_pairs_in_another_order_go_to_the_library(tmp_path: Path) -> None:
-    """Single texts are still cached."""
-    tokenizer = with_cache(
-        plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "pair": "$B:1 $A"})), tmp_path
-    )
-    assert [] == left(tokenizer, ["a b"])
-    assert [("a", "b b")] == left(tokenizer, [("a", "b b")])
-    assert [] == differences(tokenizer, ["a b", "b"])
-    assert [1, 1, 0] == tokenizer.encode_batch([("a", "b b")])[0].ids.tolist()
 
 
 # --- the long run -----------------------------------------------------------------------------------------------------
