@@ -35,7 +35,6 @@ class Reporter:
         self._clock = clock
         self._sent: Told | None = None
         self._tried_at = -math.inf
-        self._said = ""
 
     def is_due(self, told: Told) -> bool:
         """Return whether ``told`` should be reported now."""
@@ -48,9 +47,6 @@ class Reporter:
         self._tried_at = self._clock()
         try:
             self._send(told)
+            self._sent = told
         except GatewayError as error:
-            if error.message != self._said:
-                log.warning("the state of this Triton cannot be reported: %s", error.message)
-            self._said = error.message
-            return
-        self._sent, self._said = told, ""
+            log.warning("the state of this Triton cannot be reported: %s", error.message)

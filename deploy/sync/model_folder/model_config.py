@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf import text_format
@@ -141,11 +141,7 @@ def build_generation_config(*, name: str, endpoint: EndpointSpec, tuning: Tuning
     config.output.add(name="token_ids", data_type=_DataType.TYPE_INT64, dims=[-1])
     config.output.add(name="finish_reason", data_type=_DataType.TYPE_STRING, dims=[1])
     config.model_transaction_policy.decoupled = True
-    if not config.instance_group:
-        group = config.instance_group.add()
-        group.kind, group.count = model_config_pb2.ModelInstanceGroup.KIND_CPU, 1
-    if "threads" not in config.parameters:
-        config.parameters["threads"].string_value = str(tuning.threads)
+    _tune_for_cpu(config, replace(tuning, instances=1))
     return str(text_format.MessageToString(config))
 
 

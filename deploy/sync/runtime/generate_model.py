@@ -21,11 +21,10 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 # This comes first: it says where the packages are.
-from .onnx_model import NEEDS_NUMPY_1, Refused, first_line, load_session, passes_arrays  # isort: split
+from .onnx_model import NEEDS_NUMPY_1, Refused, first_line, load_session, passes_arrays, read_arguments  # isort: split
 
 import numpy as np
 
@@ -168,9 +167,7 @@ class TritonPythonModel:
             raise self._backend.TritonModelException(
                 f"text generation needs texts, which this stub cannot pass with numpy {np.__version__}: {NEEDS_NUMPY_1}"
             )
-        config = json.loads(args["model_config"])
-        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
-        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        _, parameters, path = read_arguments(args)
         try:
             self._graph = Graph(load_session(path, parameters), importlib.import_module("onnxruntime"))
         except Exception as error:

@@ -142,22 +142,27 @@ ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any], str]]
 """What ``parameters.engine`` can name: for people, how it loads a file, the package it needs."""
 
 
+def read_arguments(args: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], Path]:
+    """Return the configuration, its parameters and the file of a model that Triton initializes."""
+    config = json.loads(args["model_config"])
+    parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
+    return config, parameters, Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+
+
 class TritonPythonModel:
     """What Triton's python backend calls; the class name and methods are Triton's."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model; raising here makes the load fail with this message."""
         self._backend = importlib.import_module("triton_python_backend_utils")
-        config = json.loads(args["model_config"])
+        config, parameters, path = read_arguments(args)
         self._passes_arrays = passes_arrays(self._backend)
         texts = [t["name"] for t in (*config["input"], *config["output"]) if t["data_type"] == "TYPE_STRING"]
         if texts and not self._passes_arrays:
             raise self._backend.TritonModelException(
                 f"{texts[0]} holds texts, which this stub cannot pass with numpy {np.__version__}: {NEEDS_NUMPY_1}"
             )
-        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         engine = parameters.get("engine") or "onnxruntime"
-        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         if engine not in ENGINES:
             raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
         name, load, package = ENGINES[engine]

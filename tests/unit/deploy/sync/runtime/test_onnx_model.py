@@ -13,6 +13,9 @@ import pytest
 from deploy.sync.runtime import generate_model, onnx_model
 from deploy.sync.runtime.onnx_model import Refused, Runner
 
+PLACE = {"model_repository": "models/m", "model_version": "1"}
+"""Where Triton says that a model is."""
+
 
 class FakeSession:
     """Doubles its input; ``fixed`` has two rows, however many are asked for."""
@@ -91,6 +94,6 @@ def test_texts_that_the_stub_cannot_pass_are_refused_when_the_model_is_loaded(mo
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", Stub(is_of_numpy_1=True))
     config = {"input": [{"name": "words", "data_type": "TYPE_STRING"}], "output": []}
     with pytest.raises(Stub.TritonModelException, match=r"words holds texts.*Python 3.11 or 3.12 and 'numpy<2'"):
-        onnx_model.TritonPythonModel().initialize({"model_config": json.dumps(config)})
+        onnx_model.TritonPythonModel().initialize({**PLACE, "model_config": json.dumps(config)})
     with pytest.raises(Stub.TritonModelException, match=r"text generation needs texts.*Python 3.11 or 3.12"):
         generate_model.TritonPythonModel().initialize({})
