@@ -62,22 +62,16 @@ def test_the_prompt_equals_that_of_transformers(tmp_path: Path, name: str) -> No
     assert theirs == template.render(MESSAGES)
 
 
-def test_a_template_file_overrides_the_settings(tmp_path: Path) -> None:
-    """transformers writes it since version 4.50. Of several named templates the default is used."""
-    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
-    template = made(tmp_path, named)
-    assert template is not None
-    assert "D" == template.render([])
-    (tmp_path / "chat_template.jinja").write_text("F")
-    again = ChatTemplate.from_folder(tmp_path)
-    assert again is not None
-    assert "F" == again.render([])
-
-
-def test_model_without_a_template_has_none(tmp_path: Path) -> None:
-    """No file, no template, or several without a default."""
+def test_where_a_template_is_read(tmp_path: Path) -> None:
+    """A file of its own, which transformers writes since 4.50, before the settings; of several the default one."""
     assert ChatTemplate.from_folder(tmp_path) is None
     assert made(tmp_path, [{"name": "rag", "template": "x"}]) is None
+    named = made(tmp_path, [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}])
+    (tmp_path / "chat_template.jinja").write_text("F")
+    own = ChatTemplate.from_folder(tmp_path)
+    assert named is not None
+    assert own is not None
+    assert ("D", "F") == (named.render([]), own.render([]))
 
 
 @pytest.mark.parametrize(

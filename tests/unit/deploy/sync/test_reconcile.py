@@ -415,19 +415,13 @@ def test_a_start_without_registry_serves_the_last_good_state(world):
     world.registry.fails = RegistryUnavailable("nobody answers", hint="check the address")
     world.cache.asked.clear()
     world.start()
+    world.triton.is_up = False  # which the model is not blamed for
+    assert {"a": ("pending", "Triton does not answer")} == world.rounds(20)
+    world.triton.is_up = True
     assert {"a": ("loaded", "")} == world.rounds(2)
     assert "nobody answers; check the address" == world.sync.status()["registry"]["error"]
     world.triton.restart()
     assert ({"a": ("loaded", "")}, []) == (world.rounds(2), world.cache.asked)
-
-
-def test_models_wait_for_a_triton_that_is_away_without_being_blamed(world):
-    """They are written meanwhile and loaded as soon as it answers."""
-    world.triton.is_up = False
-    world.registry.add("a", "m1")
-    assert {"a": ("pending", "Triton does not answer")} == world.rounds(20)
-    world.triton.is_up = True
-    assert {"a": ("loaded", "")} == world.rounds(2)
 
 
 def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):

@@ -180,5 +180,6 @@ def test_what_triton_could_not_use_is_refused(said):
 
 def test_instances_are_counted():
     """Those that a configuration of ours sets; 0 where Triton decides."""
-    for tuning, engine, count in ((Tuning(instances=2), "python", 2), (None, "native", 0)):
-        assert count == cpu_instances(text_format.MessageToString(build(tuning=tuning, engine=engine)))
+    on_gpu = "instance_group [{ kind: KIND_GPU count: 2 }]"
+    for count, declared in ((2, {"tuning": Tuning(instances=2)}), (0, {"engine": "native"}), (0, {"pbtxt": on_gpu})):
+        assert count == cpu_instances(text_format.MessageToString(build(**declared)))
