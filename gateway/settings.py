@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     """Port for the Open Inference Protocol over gRPC, on the same address. 0: none."""
     tls: str = ""
     """Folder with the PEM files `tls.crt` (the certificate and its chain) and `tls.key`. If set, the port speaks HTTPS.
-    Replaced files are used for new connections within ten seconds.
+    Replaced files are used for new connections.
     """
     tls_client_authority: str = ""
     """PEM file of the authority that signs client certificates. If set, every caller must show one (mutual TLS), probes

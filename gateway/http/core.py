@@ -220,9 +220,7 @@ class Connection(asyncio.Protocol):
             cause = error.__context__
             self._refuse(cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data)))
         else:
-            if self._phase == BETWEEN:
-                self._unparsed = 0
-            elif self._unparsed > self._max_head_bytes:
+            if self._unparsed > self._max_head_bytes:
                 self._refuse(self._too_large())
         current = self._current
         if current is None:
