@@ -47,7 +47,7 @@ OUTSIDE: Final = (
     "gateway/http/test_quotas_of_tenants.py", "gateway/http/test_resting.py", "gateway/http/test_bodies.py",
     "gateway/http/test_stopping.py", "gateway/http/test_streams.py", "gateway/metrics/test_exemplars.py",
     "gateway/metrics/test_exposition.py", "gateway/metrics/test_views.py", "gateway/metrics/test_metrics.py",
-    "gateway/metrics/test_texts.py", "gateway/metrics/test_watch.py",
+    "gateway/metrics/test_watch.py",
     "gateway/metrics/test_workers.py", "gateway/path/test_canary_routes.py",
     "gateway/path/test_known_names.py", "gateway/path/test_outcome.py", "gateway/path/test_shadow.py",
     "gateway/payloads/test_log.py", "gateway/protocols/test_generation_forms.py",
