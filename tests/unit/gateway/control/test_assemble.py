@@ -14,16 +14,18 @@ from typing import Any, cast
 import pytest
 
 from gateway.batching.entries import BatchLimits
-from gateway.control.assemble import Assembler, refusals
+from gateway.control.assemble import Assembler, assemble_snapshot, refusals
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookBuilder
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
+from gateway.control.version import Version
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Histogram, Series
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
+from gateway.path.routing import Snapshot
 from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, triton_model_name
@@ -142,6 +144,21 @@ async def test_a_build_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 def test_faults_of_endpoints_are_told_by_their_urls() -> None:
     faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
     assert {"e/1": "no model"} == refusals(faults)
+
+
+def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
+    """A rule over a prefix may match a version later, so waiting for it is not useless."""
+    registry = FakeRegistry()
+    registry.add_endpoint("e", "m", version="1")
+    registry.canary = {
+        "c": {"weights": [0, 1], "load_endpoints": ["gone", "e/1"]}, "bad": {"weights": [0], "load_endpoints": ["no"]},
+        "later": {"weights": [1], "load_endpoint_prefix": "auto/"},
+    }  # fmt: skip
+    plan = compile_spec(decode(registry.task()), default_triton="t:8001")
+    pending = {"e/1": Version("e/1", plan.endpoints["e/1"], 0.0)}
+    found = cast("dict[str, Version]", assemble_snapshot(plan, {}, pending, Snapshot()).pending)
+    assert found["c"] is pending["e/1"]
+    assert [("refused", True), ("refused", False)] == [(found[x].state, found[x].is_final) for x in ("bad", "later")]
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])

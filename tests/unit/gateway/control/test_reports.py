@@ -9,7 +9,7 @@ import pytest
 
 from gateway.control.reports import Reports
 from gateway.registry.ledger import Record
-from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, why_missing
+from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, silent, why_missing
 from tests.fakes import FakeLedger
 from tests.inline import Inline
 
@@ -47,6 +47,7 @@ def test_what_somebody_made_unreadable_is_left_out() -> None:
     broken: list[Any] = [{}, {"at": "x", "models": []}, {"at": 1, "models": 3}, {"at": 1, "models": [{"url": "e"}]}]
     records = {"report": {str(number): value for number, value in enumerate(broken)}}
     assert Missing() == why_missing(records, "e_m", now=1.0)
+    assert ["0", "1", "2", "3"] == silent(records, now=1.0)
 
 
 async def test_many_that_wait_ask_once_in_fifteen_seconds() -> None:
