@@ -21,11 +21,7 @@ from gateway.trace import CANARY, DIRECT, STABLE
 
 
 class Pending(Protocol):
-    """What is configured and cannot answer yet, or failed: a version, or a name. Control may change its state."""
-
-    @property
-    def url(self) -> str:
-        """Its path."""
+    """Why a configured path cannot answer: the version that it waits for. Control may change its state."""
 
     @property
     def state(self) -> str:
@@ -34,10 +30,6 @@ class Pending(Protocol):
     @property
     def reason(self) -> str:
         """What it is doing, or why it failed; shown to callers and on the status page."""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether waiting is useless: the configuration or the model must be changed."""
 
     @property
     def stands_alone(self) -> bool:

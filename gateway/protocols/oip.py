@@ -155,7 +155,7 @@ def index(snapshot: Snapshot, *, only_ready: bool) -> list[dict[str, str]]:
     if not only_ready:
         models += [
             {
-                "name": pending.url,
+                "name": url,
                 "version": "",
                 "state": "LOADING" if pending.state == "pending" else "UNAVAILABLE",
                 "reason": pending.reason,
