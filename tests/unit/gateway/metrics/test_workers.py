@@ -160,6 +160,22 @@ def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
     assert {("there", "p"): 1.0} == counted(merged, catalog.BACKEND_UP)
 
 
+def test_what_could_not_be_sent_is_in_the_next_report() -> None:
+    """The parent hangs, and its messages wait."""
+    family, own = Family(), built(3).snapshot()
+    way = family.add("one")
+    parents, _, link = family.of["one"]
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            link.send(b"serves 0")
+    way._write(own, 0)
+    family.totals.hear(parents)
+    assert {} == counted(family.totals.sum(), catalog.BUILDS)
+    way.close(own)
+    family.end("one")
+    assert {("ok",): 3.0} == counted(family.totals.sum(), catalog.BUILDS)
+
+
 async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also two that ask at the same time, after one was killed, and of every question."""
     monkeypatch.setattr("gateway.metrics.workers.WAIT_S", LIMIT_S)
