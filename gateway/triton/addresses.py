@@ -53,26 +53,18 @@ def one_family(ips: Iterable[str]) -> set[str]:
     return {ip for ip in found if ":" not in ip} or found
 
 
-def host_and_port(target: str) -> HttpAddress:
-    """Split ``host:port``. Raises ``ValueError``."""
-    host, _, port = target.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{target.strip()!r} is not an address; write host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def http_beside(setting: str) -> HttpOf:
     """Return what finds the HTTP address of a Triton by ``setting``: a port on the same host, ``auto`` (port 8000 if
     gRPC uses 8001, Triton's defaults) or ``off``.
     """
 
     def http_of(target: str) -> HttpAddress | None:
-        try:
-            host, port = host_and_port(target)
-        except ValueError:  # a socket file, or another form that only gRPC can read
+        host, _, port = target.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or setting == "off":  # a socket file, or another form that only gRPC can read
             return None
         if setting == "auto":
-            return (host, 8000) if port == 8001 else None
-        return None if setting == "off" else (host, int(setting))
+            return (host, 8000) if port == "8001" else None
+        return host, int(setting)
 
     return http_of

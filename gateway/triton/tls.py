@@ -25,13 +25,9 @@ class TritonTls:
     key: str = ""
     name: str = ""
 
-    def files(self) -> tuple[str, ...]:
-        """Return the files that are named."""
-        return tuple(name for name in (self.authority, self.certificate, self.key) if name)
-
     def changed(self) -> tuple[float, ...]:
         """Return the files' modification times. Raises ``OSError`` for a file that cannot be read."""
-        return tuple(Path(name).stat().st_mtime for name in self.files())
+        return tuple(Path(name).stat().st_mtime for name in (self.authority, self.certificate, self.key) if name)
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Return the authority, the client's key and its certificate, None if not named. Raises ``OSError``."""
