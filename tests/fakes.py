@@ -30,8 +30,8 @@ from gateway.errors import (
     RegistryUnavailable,
 )
 from gateway.file_names import file_name
+from gateway.registry.clearml.upload import pack
 from gateway.registry.ledger import Kind, Record, Records
-from gateway.registry.pack import pack
 from gateway.registry.port import ModelQuery, Parts, Upload
 from gateway.spec import ArtifactRef, ModelRecord, ServingSpec, ServingTask, decode
 from gateway.trace import TRACEPARENT

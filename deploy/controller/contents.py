@@ -32,7 +32,7 @@ SOON_S: Final = 5.0
 _MAX_NAMED: Final = 6
 """Models that a record names of those at one address: each of hundreds would otherwise name all others."""
 _NAMES_CONTENT: Final = re.compile(r"-[0-9a-f]{16}\.zip$")
-"""The end of an address that says what is there, because ``registry/pack`` made its name."""
+"""The end of an address that says what is there, because ``registry/clearml/upload`` made its name."""
 
 Reported = Callable[[], Mapping[str, Sequence[tuple[str, str]]]]
 """Returns the hashes (of the file, of its parts) that model syncs report, by the model's name in Triton."""

@@ -58,7 +58,6 @@ class ClearMLRegistry(Api):
         self.history: Ledger = ClearMLLedger(self.call, self.followed, HISTORY_TAG)
         self.reports: Ledger = ClearMLLedger(self.call, self.followed, REPORTS_TAG)
         self._heartbeat = following.Heartbeat(clock)
-        self._complaint = ""
 
     def marker(self) -> str:
         """Return when the Task and our records last changed, in two small calls.
@@ -93,9 +92,7 @@ class ClearMLRegistry(Api):
                 )  # fmt: skip
                 _log.warning("ClearML had stopped the serving Task %s as non-responsive; it runs again", self._task_id)
         except GatewayError as error:
-            if str(error) != self._complaint:
-                _log.warning("ClearML cannot be told that the serving Task %s is in use: %s", self._task_id, error)
-            self._complaint = str(error)
+            _log.warning("ClearML cannot be told that the serving Task %s is in use: %s", self._task_id, error)
 
     def task(self) -> ServingTask:
         """Return the serving Task with our records, or with the reason why they cannot be read.

@@ -9,10 +9,14 @@ half-made model, whenever it is stopped. A model that has the same name and the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
+import shutil
+import stat
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +25,10 @@ from gateway.errors import RegistryUnavailable
 from gateway.file_names import file_name
 from gateway.registry.clearml.models import Call, exactly
 from gateway.registry.clearml.session import Api, reason_of
-from gateway.registry.pack import pack
 from gateway.registry.port import Upload
 
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_CHUNK: Final = 1 << 20
 _ROOM: Final = "is there room on the file server, and may these credentials write there?"
 
 
@@ -53,6 +58,27 @@ def register(
         "ready": True,
     }  # fmt: skip
     return str(call("models", "create", fields)["id"])
+
+
+def pack(folder: Path, into: Path, name: str) -> Path:
+    """Write the files of ``folder`` to a zip in the folder ``into``; return its path, ``NAME-HASH.zip``.
+
+    The bytes depend on the names and contents of the files alone, and the name on the bytes: a file server keeps one
+    file per name, so this one can only be replaced by itself. Raises ``OSError`` if the disk is full.
+    """
+    aside = into / "packing.zip"
+    # Not compressed: weights hardly shrink, and gateways read single files of it.
+    with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as packed:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _TIME)
+                entry.external_attr = (stat.S_IFREG | 0o644) << 16
+                entry.file_size = path.stat().st_size
+                with path.open("rb") as source, packed.open(entry, "w") as target:
+                    shutil.copyfileobj(source, target, _CHUNK)
+    with aside.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return aside.rename(into / file_name(f"{name}-{digest[:16]}.zip"))
 
 
 def attach(task_id: str, key: str, path: Path) -> None:
