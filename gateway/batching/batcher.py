@@ -139,6 +139,8 @@ class Batcher(Generic[R]):
         """Flushes when the queue may leave."""
         self._awaits_entries = True
         """Whether a new entry may change when the next call leaves. It may not while that waits for a call to end."""
+        self._earliest = math.inf
+        """No deadline in the queue is earlier."""
         self._near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so it is not checked."""
         self._batches = 0
@@ -273,6 +275,7 @@ class Batcher(Generic[R]):
         returns.arrived += entry.count
         if returns.arrived >= returns.target:
             returns.are_back(sum(self._held.rows), entry.submitted)
+        self._earliest = min(self._earliest, deadline)
         if self._awaits_entries:
             self._flush_soon()
 
@@ -289,8 +292,9 @@ class Batcher(Generic[R]):
         now = self._clock()
         if self._queue:
             self._near = self._loop.time() + _NEAR_TIMES * self._wait(*self._queued.up_to(BATCH)) + _NEAR_S
-            if any(entry.deadline < self._near for entry in self._queue):
+            if self._earliest < self._near:
                 self._drop(self._too_late(), _deadline_unreachable)
+                self._earliest = min((entry.deadline for entry in self._queue), default=math.inf)
         if self.pressure.is_on is not self._was_pressed:
             self._was_pressed = self.pressure.is_on
             self._drop(self._excess() if self._was_pressed else [], _work_full)

@@ -164,24 +164,35 @@ def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits,
     saves most. The part with the oldest entry is then cut again, until a cut saves nothing.
     """
     order = sorted(waiting, key=_longest)
-    lengths = np.array([entry.longest for entry in order])
-    upto = np.cumsum([0, *(entry.count for entry in order)])
-    first, last, most = 0, len(order), limits.max_rows
-    while last - first > 1:
-        short, next_longer, longest = lengths[first : last - 1], lengths[first + 1 : last], lengths[last - 1]
-        rows, left = upto[last] - upto[first], upto[first + 1 : last] - upto[first]
-        # Rows that do not fit into one call need several anyway.
-        more = np.maximum(left / most, 1.0) + np.maximum((rows - left) / most, 1.0) - max(rows / most, 1.0)
-        saved = prices.token * left * (longest - short) - (prices.call + _OWN_CALL_S) * more
-        saved[short == next_longer] = 0.0
-        at = int(saved.argmax())
-        if saved[at] <= 0:
+    first, last = 0, len(order)
+    call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
+    rows = sum(entry.count for entry in order)
+    while _is_worth_a_call(order[last - 1].longest - order[first].longest, rows, limits, prices):
+        longest = order[last - 1].longest
+        best, at, rows_at = 0.0, 0, 0
+        whole = max(rows / max_rows, 1.0)
+        left = 0
+        for i in range(first, last - 1):
+            entry = order[i]
+            left += entry.count
+            length = entry.longest
+            if length == order[i + 1].longest:
+                continue
+            saved = token * left * (longest - length)
+            if saved <= best:
+                continue
+            # Rows that do not fit into one call need several anyway.
+            more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
+            saved -= call * more
+            if saved > best:
+                best, at, rows_at = saved, i + 1, left
+        if not at:
             break
-        if oldest.longest <= short[at]:
-            last = first + at + 1
+        if oldest.longest < order[at].longest:
+            last, rows = at, rows_at
         else:
-            first += at + 1
-    return int(lengths[first]), int(lengths[last - 1])
+            first, rows = at, rows - rows_at
+    return order[first].longest, order[last - 1].longest
 
 
 def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
