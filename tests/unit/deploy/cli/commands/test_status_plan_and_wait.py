@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.commands.status import changes, command
+from deploy.cli.commands.status import changes, command, described
 from deploy.cli.until_live import missing
 from deploy.controller import default_versions
 from deploy.controller.wanted import carry_out
@@ -56,6 +56,7 @@ def test_additions_changes_and_removals_are_told_apart(endpoints, status, found)
     """Of endpoints and of canaries, whose shares are compared as displayed."""
     told = changes(plan_of(endpoints, HALVES), status)
     assert (found, []) == ([(c["what"], c["subject"], c["how"]) for c in told["changes"]], told["faults"])
+    assert (found == []) == (described("g", told) == ["g already serves everything in the serving Task"])
 
 
 def test_faults_of_the_task_and_of_its_models_are_listed():
