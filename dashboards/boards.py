@@ -431,6 +431,8 @@ CAPACITY: Final = Board(
             _lines("Work in hand", "Seconds that one idle Triton would need for all waiting and running work, per "
                    "gateway.",
                    by((*VERSION, "instance"), catalog.WORK.name), f"{_EV} {{{{instance}}}}", "s"),
+            _lines("Queue, by class", "Requests that wait for a call to Triton.",
+                   by(("endpoint", "priority"), catalog.QUEUED.name), "{{endpoint}} {{priority}}"),
             _lines("Tokens", "Tokens per second: the best measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
                    unit="suffix:tokens/s"),
         )),

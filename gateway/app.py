@@ -431,7 +431,10 @@ class Gateway:
             now = {url: one for url, one in endpoints.items() if one.batcher is not None and not one.batcher.is_idle}
             for one in {**busy, **now}.values():
                 if (batcher := one.batcher) is not None:
-                    self.observer.publish(catalog.WORK, batcher.work, one.identity.endpoint, one.identity.version)
+                    version = one.identity.endpoint, one.identity.version
+                    self.observer.publish(catalog.WORK, batcher.work, *version)
+                    for priority, waiting in batcher.queued().items():
+                        self.observer.publish(catalog.QUEUED, waiting, *version, priority)
             busy = now
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from time import perf_counter
@@ -49,7 +49,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.prices import Prices
-from gateway.trace import BATCH, DEFAULT, DEFAULT_FLOW, TRACEPARENT, Flow
+from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW, TRACEPARENT, Flow
 from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
@@ -174,6 +174,11 @@ class Batcher(Generic[R]):
     def queued_rows(self) -> int:
         """Rows that are not in a call yet."""
         return sum(self._queued.rows)
+
+    def queued(self) -> dict[str, int]:
+        """Return the number of queued entries of each class of priority."""
+        counts = Counter(entry.flow.rank for entry in self._queue)
+        return {name: counts[rank] for rank, name in enumerate(CLASSES)}
 
     # --- the servers --------------------------------------------------------------------------------------------------
 

@@ -114,11 +114,16 @@ REFUSED: Final = Metric(
     "bytes_full, backend, deadline_unreachable) and priority class.",
     ("reason", "priority"),
 )  # fmt: skip
+_AT: Final = ("endpoint", "version")
 WORK: Final = Metric(
     "gateway_work_seconds", "gauge",
     "Work in hand, waiting or in calls: the seconds that one idle Triton would need for it, estimated from the cost "
     "of past calls.",
-    ("endpoint", "version"),
+    _AT,
+)  # fmt: skip
+QUEUED: Final = Metric(
+    "gateway_queued_requests", "gauge",
+    "Requests that wait for a call to Triton, by priority class.", (*_AT, "priority"),
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
-from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, WORK
+from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK
 from gateway.metrics.views import STEP_S, Views
 
 REPORT_S: Final = 1.0
@@ -42,7 +42,7 @@ _GIVE_UP_S: Final = 10.0
 _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
-_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, WORK, POOL_WAITING))
+_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, POOL_WAITING))
 """Gauges of what each worker has of its own: of several workers, they add up. NaN is nothing, unless all have it."""
 
 _log = logging.getLogger("triton_gateway.metrics")

@@ -212,13 +212,14 @@ async def test_every_ended_request_frees_its_room_in_its_class(loop: SimulatedLo
 
 
 @simulated
-async def test_the_batcher_reports_its_work(loop: SimulatedLoop) -> None:
+async def test_the_batcher_reports_its_work_and_its_queue(loop: SimulatedLoop) -> None:
     """For the dashboards: an idle batcher has no work."""
     stack = Stack(loop)
     assert stack.batcher.is_idle
     for rank in (DEFAULT, BATCH, BATCH):
         stack.ask(str(rank), rank=rank)
     assert not stack.batcher.is_idle
+    assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
     assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
     await stack.batcher.close()
 
