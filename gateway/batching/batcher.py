@@ -60,8 +60,9 @@ ROW_FAULT: Final = BackendRefused
 _PROBE_EVERY: Final = 16
 _PROBE_MIN_ENTRIES: Final = 8
 """If all calls have about the same size, every 16th of 8 entries or more is cut in half, to learn what size costs."""
+_LEARN_ALL_CALLS: Final = 64
 _LEARN_EVERY_S: Final = 5e-3
-"""Learning takes some microseconds, so the batcher learns every 5 ms at most."""
+"""Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
 _PARALLEL_QUEUEING: Final = 1 / 2
 """Below this ``Prices.queueing``, a server works on several calls at a time: a second call need not wait."""
 _LEAD_S: Final = 1.2e-3
@@ -495,7 +496,7 @@ class Batcher(Generic[R]):
 
     def _learn(self, call: CallInFlight, now: float, held: float) -> None:
         """Learn from a call that ended at ``now``; work of class default and above ``held`` was in hand with it."""
-        if now >= self._learn_at:
+        if now >= self._learn_at or self.prices.calls <= _LEARN_ALL_CALLS:
             self._learn_at = now + _LEARN_EVERY_S
             self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), now - call.started)
             self.limit.learn(call.padded / call.rows)
