@@ -15,33 +15,20 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def run(application: Application, exchange: Exchange) -> None:
-    """Let an ASGI application answer, in a task.
-
-    ``content-length`` is added to an answer in one piece, others are chunked.
-    """
-    head: MutableMapping[str, Any] | None = None
+    """Let an ASGI application answer, in a task. Its answer is written when it is whole."""
+    head: MutableMapping[str, Any] = {}
+    pieces: list[bytes] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
         nonlocal head
         if message["type"] == "http.response.start":
             head = message
             return
-        body, goes_on = bytes(message.get("body", b"")), message.get("more_body", False)
-        if head is None:
-            raise RuntimeError("the application sent a body before its head")
-        headers = [(name.lower(), value) for name, value in head.get("headers", ())]
-        if not exchange.has_begun:
-            if not goes_on:
-                if not any(name == b"content-length" for name, _ in headers):
-                    headers.append((b"content-length", b"%d" % len(body)))
-                exchange.reply(head["status"], headers, body)
-                return
-            exchange.begin(head["status"], headers)
-        if goes_on:
-            exchange.piece(body)
-            await exchange.drained()
-        else:
-            exchange.end(body)
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            body = b"".join(pieces)
+            headers = [line for line in head["headers"] if line[0] != b"content-length"]
+            exchange.reply(head["status"], [*headers, (b"content-length", b"%d" % len(body))], body)
 
     is_read = False
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,33 +17,6 @@ from gateway.callers.access import Names
 _log = logging.getLogger("triton_gateway.tls")
 
 _NAMED: Final = ("DNS", "URI", "email", "IP Address")
-
-
-class Renewed:
-    """An ``ssl`` callback at the start of every handshake: uses the newest context instead of the listening one."""
-
-    def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...]) -> None:
-        self._make = make
-        self._files = files
-        self._seen = self._changed()
-        self._context: ssl.SSLContext | None = None
-
-    def __call__(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """See the class."""
-        try:
-            changed = self._changed()
-            if changed != self._seen:
-                self._context = self._make()
-                self._seen = changed
-                _log.info("new certificates from %s", self._files[0])
-        except (OSError, ssl.SSLError) as error:
-            # Certificate and key are two files: for a moment after one is replaced, they do not match.
-            _log.warning("the new certificates cannot be used, the old ones stay in use: %s", error)
-        if self._context is not None:
-            connection.context = self._context
-
-    def _changed(self) -> tuple[float, ...]:
-        return tuple(Path(name).stat().st_mtime for name in self._files)
 
 
 def names_of_peer(transport: asyncio.BaseTransport) -> Names:
@@ -73,6 +45,24 @@ def tls_context(certificate: str, key: str = "", authority: str = "") -> ssl.SSL
             context.load_verify_locations(authority)
         return context
 
-    context = make()
-    context.sni_callback = Renewed(make, tuple(name for name in (certificate, key, authority) if name))
-    return context
+    def changed() -> list[float]:
+        return [Path(name).stat().st_mtime for name in (certificate, key, authority) if name]
+
+    seen = changed()
+    newest = listening = make()
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Use the newest context for a handshake that begins."""
+        nonlocal newest, seen
+        try:
+            now = changed()
+            if now != seen:
+                newest, seen = make(), now
+                _log.info("new certificates from %s", certificate)
+        except (OSError, ssl.SSLError) as error:
+            # Certificate and key are two files: for a moment after one is replaced, they do not match.
+            _log.warning("the new certificates cannot be used, the old ones stay in use: %s", error)
+        connection.context = newest
+
+    listening.sni_callback = renew
+    return listening

@@ -57,14 +57,6 @@ _LAST_HEAD_S: Final = 1.0
 _LINGER_S: Final = 2.0
 
 
-class _Refused(Exception):
-    """Raised from a callback of the parser: the connection ends with this refusal."""
-
-    def __init__(self, error: GatewayError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class Connection(asyncio.Protocol):
     """See the module. While the gateway waits for the client, the connection is in a queue of ``Connections``."""
 
@@ -217,8 +209,10 @@ class Connection(asyncio.Protocol):
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data)))
+            if isinstance(cause := error.__context__, GatewayError):
+                self._refuse(cause.with_traceback(None))  # its frames would keep this connection in memory
+            else:
+                self._refuse(MalformedRequest(_reason(error, data)))
         else:
             if self._unparsed > self._max_head_bytes:
                 self._refuse(self._too_large())
@@ -311,7 +305,7 @@ class Connection(asyncio.Protocol):
             return
         self._head_bytes += len(url)
         if self._head_bytes > self._max_head_bytes:
-            raise _Refused(self._too_large())
+            raise self._too_large()
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -321,16 +315,16 @@ class Connection(asyncio.Protocol):
         self._head_lines += 1
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._max_head_bytes:
-            raise _Refused(self._too_large())
+            raise self._too_large()
         if self._head_lines > self._max_headers:
             limit = f"the request's head has more than {self._max_headers} lines"
-            raise _Refused(HeadTooLarge(limit, hint="send fewer headers"))
+            raise HeadTooLarge(limit, hint="send fewer headers")
         if self._phase == HEAD:
             name = name.lower()
             if name == b"expect":
                 self._expects_continue |= value.lower() == b"100-continue"
             elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise _Refused(MalformedRequest("the only transfer-encoding that is read is chunked"))
+                raise MalformedRequest("the only transfer-encoding that is read is chunked")
             self._headers.append((name, value))
 
     def _too_large(self) -> HeadTooLarge:
@@ -344,18 +338,16 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         if len(self._waiting) >= _MAX_PIPELINED:
             waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
-            raise _Refused(Overloaded(waiting, hint="wait for answers, or use more connections"))
+            raise Overloaded(waiting, hint="wait for answers, or use more connections")
         method = parser.get_method()
         if method == b"CONNECT":
-            raise _Refused(
-                MethodNotAllowed(
-                    "CONNECT is not possible here: this is no proxy",
-                    hint="send the request itself, and set NO_PROXY if a proxy is configured for this address",
-                )
+            raise MethodNotAllowed(
+                "CONNECT is not possible here: this is no proxy",
+                hint="send the request itself, and set NO_PROXY if a proxy is configured for this address",
             )
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise _Refused(MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1"))
+            raise MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1")
         exchange = Exchange(self, method.decode("ascii"), self._headers)
         url = httptools.parse_url(self._url)
         exchange.raw_path = url.path

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import BodyTimeout, GatewayError, InternalError, MethodNotAllowed, Overloaded, RequestError
 from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
-from gateway.http.browsers import HeaderList, as_page, wants_page
 from gateway.http.problems import problem
 from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from gateway.http.core import Connection
 
 _log = logging.getLogger("triton_gateway.http")
+
+HeaderList = Sequence[tuple[bytes, bytes]]
 
 STATUS_LINES: Final = {
     **{status: b"HTTP/1.1 %d \r\n" % status for status in range(200, 600)},
@@ -163,9 +164,7 @@ class Exchange(Ask):
     # --- the answer ---------------------------------------------------------------------------------------------------
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """Write a whole answer, a refusal as a page if a browser asks; the headers must have its ``content-length``."""
-        if status >= HTTPStatus.BAD_REQUEST and self.method != "POST" and wants_page(self.headers):
-            headers, body = as_page(status, headers, body)
+        """Write a whole answer; the headers must have its ``content-length``."""
         self.write(self._head(status, headers), body)
 
     def write(self, head: bytes, body: bytes) -> None:
@@ -184,14 +183,12 @@ class Exchange(Ask):
         self.connection.wrote(self)
 
     def begin(self, status: int, headers: HeaderList) -> None:
-        """Write the head of an answer whose parts follow; without ``content-length`` they are chunked."""
+        """Write the head of an answer of unknown length; its parts follow."""
         if self.has_left:
             return
         self.has_begun = True
-        has_length = any(name == b"content-length" for name, _ in headers)
-        has_no_body = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
-        self._is_chunked = not (has_length or self.is_http10 or has_no_body or self.method == "HEAD")
-        if self.is_http10 and not has_length:
+        self._is_chunked = not self.is_http10 and self.method != "HEAD"
+        if self.is_http10:
             self.keep_alive = False
         head = self._head(status, [*headers, (b"transfer-encoding", b"chunked")] if self._is_chunked else headers)
         close = b"" if self._stays() else b"connection: close\r\n"

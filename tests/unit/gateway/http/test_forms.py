@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, DeadlineExceeded, Overloaded
-from gateway.http.browsers import POLICY
 from tests.unit.gateway.conftest import answering
 
 JSON = {"content-type": "application/json"}
 GOOD = json.dumps({"text": "good"}).encode()
 OF_CURL = {"content-type": "application/x-www-form-urlencoded"}
-BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 def said(reply: Any) -> str:
@@ -227,24 +225,3 @@ async def test_a_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
     mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
     long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
     assert ("abc-123", 16) == (mine.headers["x-request-id"], len(long.headers["x-request-id"]))
-
-
-async def test_a_browser_gets_a_page_with_the_error_and_the_hint(served: Any) -> None:
-    """With the same status, without scripts, and with what was typed escaped. Programs get the same JSON as before."""
-    for path, status, says in (
-        ("/nothing/here", 404, "nothing is at /nothing/here"), ("/v1/models/nobody", 404, "nobody"),
-        ("/<script>alert(1)</script>", 404, "&lt;script&gt;"), ("/v2/models/nobody", 404, "nobody"),
-        ("/serve/e", 405, "GET is not how an endpoint is called"),
-        ("/v1/chat/completions", 405, "GET is not how an endpoint is called"),
-    ):  # fmt: skip
-        page = await served.client.get(path, headers=BROWSER)
-        assert (status, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
-        assert POLICY == page.headers["content-security-policy"]
-        assert says in page.text
-        assert ("<a href=/>" in page.text, "<script" in page.text) == (True, False)
-        plain = await served.client.get(path)
-        assert (status, "application/json") == (plain.status_code, plain.headers["content-type"])
-        kept = {"content-type", "content-length", "x-request-id", "x-total-time"}
-        assert {k: v for k, v in plain.headers.items() if k not in kept}.items() <= page.headers.items()
-    for path in ("/readyz", "/metrics", "/v1/status"):
-        assert "html" not in (await served.client.get(path, headers=BROWSER)).headers["content-type"]
