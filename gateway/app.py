@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway import logs, pools, workers
+from gateway import logs, workers
 from gateway.admin.feedback import FeedbackRoute
 from gateway.admin.models import ModelRoutes
 from gateway.admin.ops import build_ops, product_version
@@ -39,7 +39,7 @@ from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookBuilder
 from gateway.control.load_requests import LoadRequests
-from gateway.control.reconcile import FollowSettings, Reconciler
+from gateway.control.reconcile import Reconciler
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
@@ -175,7 +175,7 @@ class Gateway:
             health=self.health, status=self._status, lately=self._lately,
             metrics=lambda accept: self.publisher.ask(Views.metrics, accept),
             lineage=self._lineage, learned=self._learned,
-            serve_prefix=self._prefix, served=lambda: self.table.current,
+            serve_prefix=self._prefix,
         )  # fmt: skip
 
     def answer(self, exchange: Exchange) -> Serving:
@@ -255,13 +255,8 @@ class Gateway:
             control=control,
         )
         self._reconciler = reconciler = Reconciler(
-            FollowSettings(
-                default_triton=settings.triton_grpc,
-                pools=pools.addresses(settings.pools),
-                poll_period=settings.poll_frequency,
-                records_period=self._records_period,
-                metric_log_frequency=settings.metric_log_frequency,
-            ),
+            settings,
+            records_period=self._records_period,
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
             cache=cache,
@@ -493,20 +488,13 @@ def _post(url: str, data: Any, timeout: float) -> Any:
         return None
 
 
-def _end_with(parent: int) -> None:
-    """Stop in order when the parent of the workers has ended in any way. Otherwise this process would never be stopped,
-    and would hold the port. Linux has a signal for that.
-    """
-    if parent and sys.platform == "linux":
-        end_with_parent(parent, signal.SIGTERM)
-
-
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     """Return the application of a real worker, configured from the environment."""
     environ = os.environ if environ is None else environ
     link = workers.link
     parent = 0 if link is None else link.parent_pid
-    _end_with(parent)
+    if parent:  # without it, nobody would stop this process, and it would hold the port
+        end_with_parent(parent, signal.SIGTERM)
     settings = Settings()
     logs.configure(settings.log_format)
     options = grpc_options(environ)

@@ -15,11 +15,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway import pools
 from gateway.callers.keys import KEY
 from gateway.control.assemble import Assembler, assemble_snapshot, refusals
 from gateway.control.builds import Builds
@@ -39,6 +40,7 @@ from gateway.path.routing import RoutingTable, Snapshot
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.port import Registry
+from gateway.settings import Settings
 from gateway.spec import Fault, ModelRecord, ServingSpec, ServingTask, decode, guarded_until, rollouts
 
 _log = logging.getLogger("triton_gateway.control")
@@ -61,18 +63,6 @@ _LACKING: Final = "its model is not in Triton"
 _PLAN: Final = TypeAdapter(EndpointPlan)
 
 
-@dataclass(frozen=True, slots=True)
-class FollowSettings:
-    """How to follow the serving Task. Periods are in seconds: between looks at the Task, and at the models' records."""
-
-    default_triton: str
-    pools: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of pools of Tritons by name; ``default`` overrides ``default_triton``."""
-    poll_period: float = 5.0
-    records_period: float = 30.0
-    metric_log_frequency: float = 1.0
-
-
 class Reconciler:
     """Keeps the routing table equal to the serving Task.
 
@@ -87,8 +77,9 @@ class Reconciler:
 
     def __init__(
         self,
-        settings: FollowSettings,
+        settings: Settings,
         *,
+        records_period: float = 30.0,
         registry: Registry,
         store: SpecStore,
         cache: ArtifactCache,
@@ -102,9 +93,12 @@ class Reconciler:
         threads: ControlThreads,
         learn: Callable[[ServingTask], Awaitable[None]] | None = None,
     ) -> None:
-        """``learn`` is awaited with every Task that was read, before what it says is served."""
+        """``records_period``: seconds between looks at the models' records. ``learn`` is awaited with every Task that
+        was read, before what it says is served.
+        """
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._settings = settings
+        self._records_period = records_period
         self._registry = registry
         self._store = store
         self._cache = cache
@@ -139,9 +133,9 @@ class Reconciler:
         self.last_contact = 0.0
 
     async def run(self) -> None:
-        """Follow the Task until cancelled: look at once, then every ``poll_period`` seconds."""
+        """Follow the Task until cancelled: look at once, then every ``poll_frequency`` seconds."""
         probe = asyncio.create_task(self._probe.run())
-        period = self._settings.poll_period
+        period = self._settings.poll_frequency
         self._observer.publish(catalog.POLL, period)
         saved = self._saved = await self._local(self._store.load)
         if saved is not None:
@@ -216,7 +210,7 @@ class Reconciler:
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
         self._models = {**self._models, **await self._remote(self._registry.records, spec.model_ids)}
         await self._local(self._cache.learn, task)
-        self._records_due = now + self._settings.records_period
+        self._records_due = now + self._records_period
         plan = await self._local(self._compile, spec)
         if self._plan is None and plan.spec.unreadable:
             await self._boot_from_disk("a section of the serving Task cannot be read")
@@ -258,8 +252,8 @@ class Reconciler:
     def _compile(self, spec: ServingSpec) -> Plan:
         return compile_spec(
             spec,
-            default_triton=self._settings.default_triton,
-            pools=self._settings.pools,
+            default_triton=self._settings.triton_grpc,
+            pools=pools.addresses(self._settings.pools),
             models=self._models,
         )
 

@@ -16,7 +16,7 @@ import pytest
 from gateway.control import reconcile
 from gateway.control.builds import pause
 from gateway.control.compile import EndpointPlan
-from gateway.control.reconcile import FollowSettings, Reconciler
+from gateway.control.reconcile import Reconciler
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
 from gateway.control.version import Phase, Progress
@@ -29,6 +29,7 @@ from gateway.path.admission import Permits
 from gateway.path.routing import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
+from gateway.settings import Settings
 from gateway.spec import EndpointSpec, ServingTask
 from tests.fakes import FakeBackend, FakeRegistry
 from tests.waiting import LIMIT_S, soon
@@ -86,7 +87,7 @@ class World:
         self.threads = ControlThreads()
         observer = Observer()
         self.follower = Reconciler(
-            FollowSettings(default_triton="t:8001", poll_period=0.5),
+            Settings(triton_grpc="t:8001", poll_frequency=0.5),
             registry=self.registry, store=SpecStore(folder),
             cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
