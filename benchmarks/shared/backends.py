@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.shared import machine
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.tritonserver.launcher import detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import processes

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ from deploy.bundles.pack import manifest, warm_up
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.bundles.work_folder import file_hash, link, work_folder
 from deploy.sync.model_folder import execution
-from deploy.sync.model_folder.cores import available_cores
 from deploy.tools.clearml_serving import model_add
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside
@@ -37,8 +37,8 @@ from gateway.file_names import file_name
 from preprocessing.processor import TextProcessor
 
 GRAPH: Final = "model.onnx"
-_INSTANCES: Final = 4
-"""Most instances for many requests at once: they share the cores, and each holds the weights once."""
+_LEAST_BATCH: Final = 8
+"""Small requests may share a call even if batching gains nothing: each call costs Triton about 1 ms."""
 
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
@@ -99,7 +99,7 @@ class _Run:
         self.say = say
         self.progress = progress
         self.task_options = {"task": options.named_task} if options.named_task else {}
-        self.cores = available_cores()
+        self.cores = execution.available_cores()
         progress("loading the model into PyTorch")
         self.original = Original(source.folder, source.config)
         self.original.use_threads(self.cores)
@@ -127,7 +127,7 @@ class _Run:
         tuned, lengths = self._tune(chosen, timings), samples.token_counts(self.processor, self.bodies)
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
         values = {
-            **manifest.describe(self.options, self.source, chosen, found, self._wanted(chosen), tuned, times),
+            **manifest.describe(self.options, self.source, chosen, found, tuned, times),
             "samples": {
                 "count": len(lengths), "source": "built in" if self.options.samples is None else "the user's",
                 "shortest": min(lengths), "longest": max(lengths),
@@ -181,24 +181,18 @@ class _Run:
         """Judge a candidate, and say what was found."""
         # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
         held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
-        found = self.gate.judge(candidate, self._execution(candidate), held_to)
+        found = self.gate.judge(candidate, held_to)
         self.say(f"{candidate.name}: {_verdict(found)}")
         return found
-
-    def _open(self, candidate: Candidate, graph: Path, threads: int) -> Engine:
-        return self.gate.engine(graph, self._execution(candidate), threads)
-
-    def _execution(self, candidate: Candidate) -> execution.Execution:
-        return candidate.execution(source=self.source.given)
 
     def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Timing]:
         if self.options.target == "gpu":
             return []
         threads = self.cores if self.options.load == "latency" else 1
-        opened = {c.name: self._open(c, exported, threads).call for c in usable}
+        opened = {c.name: Engine(exported, c.execution, threads=threads).call for c in usable}
 
         def prepared(run: Callable[[Any], object]) -> Callable[[Cell], speed.Call]:
-            return lambda cell: _bind(run, speed.of_size(self._feeds(self.bodies[0]), cell))
+            return lambda cell: partial(run, speed.of_size(self._feeds(self.bodies[0]), cell))
 
         engines = {name: prepared(run) for name, run in {ORIGINAL: self.original.run, **opened}.items()}
         cells = speed.grid(self.max_length, self.options.load, is_quick=self.options.is_quick)
@@ -212,9 +206,11 @@ class _Run:
         task = self.options.named_task
         if self.options.target == "gpu":
             return serving.Tuned(1, 1, 64, "gpu", task=task)
-        batch = serving.batch_limit(speed.best_batch(timings, chosen.name))
-        instances = 1 if self.options.load == "latency" else min(_INSTANCES, self.cores)
-        return serving.Tuned(instances, self.cores // instances, batch, task=task)
+        batch = max(_LEAST_BATCH, speed.best_batch(timings, chosen.name))
+        if self.options.load == "latency":
+            return serving.Tuned(1, self.cores, batch, task=task)
+        shared = execution.tuning_for(self.cores)
+        return serving.Tuned(shared.instances, shared.threads, batch, task=task)
 
     # --- files --------------------------------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class _Run:
         with aside(self.work, final) as folder:
             link(graph, folder / GRAPH)
             copy_texts(self.source.folder, folder)
-            (folder / execution.FILE).write_text(execution.encode(self._wanted(chosen)), encoding="utf-8")
+            (folder / execution.FILE).write_text(execution.encode(chosen.execution), encoding="utf-8")
             (folder / "warmup.json").write_text(self._warm_up(chosen, folder, tuned), encoding="utf-8")
             values["files"] = hashes = manifest.hashes(folder)
             if hashes[GRAPH] != self.gate.judged_hash or kept_files(folder) != kept_files(self.work / "texts"):
@@ -235,15 +231,10 @@ class _Run:
             (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
         return Outcome(final, values)
 
-    def _wanted(self, chosen: Candidate) -> execution.Execution:
-        if self.options.target == "gpu":
-            return execution.Execution(engine="onnxruntime", precision=chosen.precision, target="gpu")
-        return self._execution(chosen)
-
     def _warm_up(self, chosen: Candidate, folder: Path, tuned: serving.Tuned) -> str:
         """Return ``warmup.json``: the named model's answers that the bundle's own graph confirms."""
         self.progress("recording the answers that the gateway will ask for")
-        engine = self._open(chosen, folder / GRAPH, self.cores)
+        engine = Engine(folder / GRAPH, chosen.execution, threads=self.cores)
         names = engine.output_names
         own = self.bodies if self.options.samples is not None else ()
         return warm_up.encode(
@@ -270,10 +261,6 @@ class _Run:
                 "longer texts do not fit into this machine's memory."
             )
         return notes
-
-
-def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
-    return lambda: function(argument)
 
 
 def _verdict(found: Parity) -> str:

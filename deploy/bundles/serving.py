@@ -9,13 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
-
-_LEAST_BATCH: Final = 8
-"""Small requests may share a call even if batching gains nothing: each call costs Triton about 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,3 @@ def tensors(feeds: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]]) -> t
 def command_line(arguments: Sequence[str]) -> str:
     """Return the command line as text."""
     return f"clearml-serving {shlex.join(arguments)}"
-
-
-def batch_limit(best_batch: int) -> int:
-    """Return ``max_batch_size`` for the batch that was fastest per row."""
-    return max(_LEAST_BATCH, best_batch)

@@ -4,12 +4,14 @@ It observes, plans (``plan``, pure), fetches models, writes them aside, loads th
 needs. Models are independent: a failure is recorded with Triton's own reason, retried with
 back-off, and affects no other model. The loop never blocks: the registry and every model have their own threads, so
 neither a dead registry nor a slow download delays Triton. It never acts on a desired state that it could not read.
+Gateways and the controller read what it reports beside the serving Task (``gateway.registry.reports``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +29,6 @@ from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Model, Plan, plan, why_needed
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import SyncSettings
-from deploy.sync.status import Reporter
 from deploy.sync.stubs import count_stubs
 from gateway import errors, registry
 
@@ -37,6 +38,10 @@ _Report = registry.reports.ModelReport
 
 _AWAY_S = 0.2
 """Seconds between looks at a Triton that does not answer: it may come back empty."""
+_REPORTS_APART_S = 10.0
+_REPORTED_EVERY_S = 3600.0
+_FAILURES_EVERY_S = 60.0
+"""The report of a model that fails is repeated: an old one does not count."""
 
 
 @dataclass(slots=True)
@@ -96,10 +101,10 @@ class ModelSync:
         """Models that Triton can run now."""
         self._accounts: list[tuple[_Report, str]] = []
         """What is known of each model, and what is done about it. Replaced as a whole: other threads read it."""
-        self._reporter = Reporter(
-            lambda told: source.reports.write([registry.reports.record(me or settings.triton_grpc, told, at=wall())]),
-            clock=clock,
-        )
+        self._reports = source.reports
+        self._me = me or settings.triton_grpc
+        self._reported: list[_Report] | None = None
+        self._reported_at = -math.inf
         self._triton_answers = False
         self._triton_error = ""
         self._is_refused = False
@@ -159,10 +164,12 @@ class ModelSync:
                     memory = self._memory[model.name]
                     memory.is_cold, memory.asked = True, desired.load_requests.get(model.name)
                 self._start(model.name, plans[model.name], desired.targets.get(model.name))
-        told = [report for report, _ in self._accounts]
-        if self._reporter.is_due(told):
+        told, since = [report for report, _ in self._accounts], self._clock() - self._reported_at
+        most = _FAILURES_EVERY_S if any(one.reason for one in told) else _REPORTED_EVERY_S
+        if since >= (most if told == self._reported else _REPORTS_APART_S):
+            self._reported_at = self._clock()
             # An unexpected failure is logged by the callback that raises it.
-            self._registry_pool.submit(self._reporter.write, told).add_done_callback(lambda done: done.result())
+            self._registry_pool.submit(self._report, told).add_done_callback(lambda done: done.result())
 
     def status(self) -> dict[str, Any]:
         """Return what ``/status`` shows, and probes judge."""
@@ -425,6 +432,13 @@ class ModelSync:
             if one.state in ("loaded", "failed", "refused") and before.get((one.url, one.name)) != one.state:
                 log.info("endpoint %s model %s is %s%s", one.url, one.name or one.model, one.state,
                          f": {one.reason}" if one.reason else "")  # fmt: skip
+
+    def _report(self, told: list[_Report]) -> None:
+        try:
+            self._reports.write([registry.reports.record(self._me, told, at=self._wall())])
+            self._reported = told
+        except errors.GatewayError as error:  # written again ten seconds later
+            log.warning("the state of this Triton cannot be reported: %s", error.message)
 
     def _pause(self) -> float:
         soonest = [self._settings.poll_s, self._settings.observe_s if self._triton_answers else _AWAY_S]

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sync.client import Tls
-from deploy.sync.model_folder.cores import available_cores, tuning_for
+from deploy.sync.model_folder.execution import Tuning, available_cores, tuning_for
 from deploy.sync.model_folder.layout import Engine
-from deploy.sync.model_folder.model_config import Tuning
 from gateway import pools
 
 

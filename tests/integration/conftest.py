@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import tiny

@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.open_addresses import open_addresses
 from deploy.sync.repository import ModelRepository
 from deploy.sync.stubs import count_stubs

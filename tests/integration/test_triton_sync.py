@@ -17,7 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.run import run_sync
 from deploy.sync.settings import Grace, SyncSettings
 from deploy.sync.stubs import count_stubs

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from deploy.cli.commands.doctor import triton_at
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.repository import ModelRepository
 from gateway.errors import BackendRefused, BackendUnavailable
 from gateway.triton.addresses import http_beside

@@ -17,7 +17,7 @@ import pytest
 from deploy.controller.rollouts import steps
 from deploy.controller.rollouts.record import Request, asked, stored
 from deploy.controller.run import made
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings

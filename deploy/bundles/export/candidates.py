@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.sync.model_folder.execution import BF16, EngineName, Execution, Precision
+from deploy.sync.model_folder.execution import BF16, EngineName, Execution, Precision, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,12 @@ class Candidate:
     about: str
     any_of: tuple[str, ...] = ()
     """CPU features of which one is required; empty: any CPU."""
+    target: Target = "cpu"
 
-    def execution(self, *, source: str) -> Execution:
-        """Return the content of this candidate's ``runtime.json``."""
-        return Execution(
-            engine=self.engine,
-            precision=self.precision,
-            needs=(self.any_of,) if self.any_of else (),
-            fallback=f"make a bundle for it there: `triton-gateway optimize {source}`" if self.any_of else "",
-        )
+    @property
+    def execution(self) -> Execution:
+        """The content of its ``runtime.json``."""
+        return Execution(self.engine, self.precision, self.target, (self.any_of,) if self.any_of else ())
 
 
 CANDIDATES: Final = (
@@ -39,7 +36,11 @@ CANDIDATES: Final = (
     Candidate("openvino-bf16", "openvino", "bf16", "OpenVINO, sums in fp32, factors in bf16", BF16),
 )
 GPU: Final = (
-    Candidate("gpu-fp16", "onnxruntime", "fp16", "ONNX Runtime with TensorRT in fp16, in NVIDIA's container"),
-    Candidate("gpu-fp32", "onnxruntime", "fp32", "ONNX Runtime with TensorRT in fp32, in NVIDIA's container"),
+    Candidate(
+        "gpu-fp16", "onnxruntime", "fp16", "ONNX Runtime with TensorRT in fp16, in NVIDIA's container", (), "gpu"
+    ),
+    Candidate(
+        "gpu-fp32", "onnxruntime", "fp32", "ONNX Runtime with TensorRT in fp32, in NVIDIA's container", (), "gpu"
+    ),
 )
 """Only written and checked as configurations; nothing about them is measured here."""

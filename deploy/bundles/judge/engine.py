@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sync.model_folder.execution import Execution
-from deploy.sync.runtime.onnx_model import ENGINES, Runner
+from deploy.sync.runtime.onnx_model import Refused, Runner, open_session
 from deploy.tools.errors import ExportFailed, first_line
 
 
@@ -19,13 +19,10 @@ class Engine:
 
     def __init__(self, path: Path, execution: Execution, *, threads: int) -> None:
         parameters = {"threads": str(threads), "precision": execution.precision}
-        name, load, package = ENGINES[execution.engine]
         try:
-            self.session = load(path, parameters)
-        except ModuleNotFoundError as error:
-            raise ExportFailed(f"{name} is not installed", hint=f"run `pip install {package}`") from error
-        except Exception as error:
-            raise ExportFailed(f"{name} cannot load the graph: {first_line(error)}") from error
+            self.session = open_session(execution.engine, path, parameters)
+        except Refused as error:
+            raise ExportFailed(str(error)) from error
         self._runner = Runner(self.session, {"max_batch_size": 64})
         self.output_names = [output.name for output in self.session.get_outputs()]
 

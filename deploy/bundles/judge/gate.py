@@ -35,30 +35,23 @@ class Gate:
         """The sha256 of the graph that is judged."""
         self._exact: Parity | None = None
 
-    def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
-        """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
-        return Engine(graph, execution, threads=threads or self._threads)
-
-    def judge(self, candidate: Candidate, execution: Execution, precision: Precision) -> Parity:
+    def judge(self, candidate: Candidate, precision: Precision) -> Parity:
         """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
-        found = self._compare(candidate.name, execution, precision)
+        found = self._compare(candidate.name, candidate.execution, precision)
         if precision == "fp32":
             if found.is_within or self._exact is None:
                 self._exact = found
             return found
-        exact = self._without_rounding(candidate.name)
+        if self._exact is None:
+            self._say(f"{candidate.name}: checking its graph without rounding")
+            self._exact = self._compare(candidate.name, Execution(), "fp32")
+        exact = self._exact
         wrong = [f"its graph is wrong even without rounding: {why}" for why in (*exact.faults, *exact.excesses)]
         return replace(found, faults=(*found.faults, *wrong[:1]))
 
-    def _without_rounding(self, name: str) -> Parity:
-        if self._exact is None:
-            self._say(f"{name}: checking its graph without rounding")
-            self._exact = self._compare(name, Execution(), "fp32")
-        return self._exact
-
     def _compare(self, name: str, execution: Execution, precision: Precision) -> Parity:
         return parity.judge(
-            name, self._texts, self._truth, lambda: self.engine(self._graph, execution), tolerance_for(precision),
-            self._options, say=lambda text: self._say(f"{name}: {text}"),
+            name, self._texts, self._truth, lambda: Engine(self._graph, execution, threads=self._threads),
+            tolerance_for(precision), self._options, say=lambda text: self._say(f"{name}: {text}"),
         )  # fmt: skip

@@ -15,8 +15,7 @@ from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work_folder import file_hash
-from deploy.sync.model_folder.cores import available_cores
-from deploy.sync.model_folder.execution import BF16, Execution, this_cpu
+from deploy.sync.model_folder.execution import BF16, available_cores, this_cpu
 from gateway import manifest as judged
 
 FILE: Final = judged.FILE
@@ -56,7 +55,7 @@ def machine() -> dict[str, Any]:
 
 
 def describe(
-    options: Options, source: Source, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned, ratio: float,
+    options: Options, source: Source, chosen: Candidate, found: Parity, tuned: Tuned, ratio: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what was asked, chosen and used; ``ratio`` is the chosen candidate's speed in multiples of PyTorch's."""
     return {
@@ -70,7 +69,7 @@ def describe(
         "arguments": {k: str(v) for k, v in asdict(options).items() if k != "output"},
         "chosen": {
             "candidate": chosen.name, "engine": chosen.engine, "precision": chosen.precision,
-            "about": chosen.about, "needs": [list(group) for group in wanted.needs], "times_pytorch": ratio,
+            "about": chosen.about, "needs": [list(group) for group in chosen.execution.needs], "times_pytorch": ratio,
             "load": options.load, "parity": asdict(found), "aux_config": tuned.pairs(),
         },
         "accepted": options.accept if not found.is_within else "",

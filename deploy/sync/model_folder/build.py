@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sync.errors import BadModel
-from deploy.sync.model_folder.execution import check_cpu, read_execution, this_cpu
+from deploy.sync.model_folder.execution import Tuning, check_cpu, read_execution, this_cpu
 from deploy.sync.model_folder.layout import Engine, choose_kind, find_onnx, lay_out
 from deploy.sync.model_folder.model_config import (
     FORMAT,
-    Tuning,
     auxiliary_backend,
     build_config,
     build_generation_config,

@@ -2,12 +2,14 @@
 
 It names the engine and precision with which speed and accuracy were measured, and the CPU instructions they need. On a
 machine without those instructions the bundle is refused before it gets traffic: bf16 is slower than measured there. A
-model without the file runs as before. Pure, except for the two functions that read a file.
+model without the file runs as before. Also what this machine has: CPU features, and cores, of which every model gets
+instances and threads. Pure, except for the functions that read a file.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -47,8 +49,34 @@ class Execution:
     precision: Precision = "fp32"
     target: Target = "cpu"
     needs: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
-    fallback: str = ""
-    """A sentence that says what to do on a CPU without these features."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a CPU server runs one model: ``instances`` processes of ``threads`` threads each."""
+
+    instances: int = 1
+    threads: int = 1
+    max_batch_size: int = 64
+
+
+def tuning_for(cores: int) -> Tuning:
+    """Return instances and threads for a model on ``cores`` cores: instances first, which are faster (docs/triton.md).
+
+    At most four instances: each holds its own copy of the weights.
+    """
+    instances = max(1, min(4, cores))
+    return Tuning(instances=instances, threads=max(1, cores // instances))
+
+
+def available_cores() -> int:
+    """Return the cores this process may use: its CPU affinity, and the container's CPU quota if there is one."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, -(-int(quota) // int(period))))
+    except (OSError, ValueError):
+        return cores
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:
@@ -95,7 +123,7 @@ def decode(values: Any) -> Execution:
 
 
 def check_cpu(execution: Execution, features: frozenset[str]) -> None:
-    """Raise ``BadModel`` with the missing feature and the fallback. A CPU whose features are unknown passes."""
+    """Raise ``BadModel`` with the missing feature. A CPU whose features are unknown passes."""
     if execution.target != "cpu" or not features:
         return
     for group in execution.needs:
@@ -103,5 +131,5 @@ def check_cpu(execution: Execution, features: frozenset[str]) -> None:
             raise BadModel(
                 f"the bundle runs in {execution.precision} on {execution.engine} and needs a CPU with "
                 f"{' or '.join(group)}, which this machine does not have",
-                hint=execution.fallback or "make a bundle on this kind of machine with `triton-gateway optimize`",
+                hint="make a bundle on this kind of machine with `triton-gateway optimize`",
             )

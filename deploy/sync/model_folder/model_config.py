@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import text_format
@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2
 
 from deploy.sync.errors import BadModel
 from deploy.sync.model_folder.aux_config import is_numbered, parse_pairs, parse_pbtxt, unquote
-from deploy.sync.model_folder.execution import MAX_ROWS, Execution
+from deploy.sync.model_folder.execution import MAX_ROWS, Execution, Tuning
 from deploy.sync.model_folder.layout import Engine, Kind
 from deploy.sync.model_folder.native import run_natively
 from deploy.sync.model_folder.onnx_signature import GraphTensor, OnnxSignature
@@ -28,8 +28,6 @@ FORMAT = 5
 
 _log = logging.getLogger("triton_gateway.sync")
 
-DEFAULT_MAX_BATCH = 64
-
 _TYPES: Mapping[str, str] = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "uint8": "UINT8",
     "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "float16": "FP16", "float32": "FP32",
@@ -38,15 +36,6 @@ _TYPES: Mapping[str, str] = {
     "bool_": "BOOL", "bytes_": "STRING", "str_": "STRING", "object_": "STRING",
 }  # fmt: skip
 _DataType = model_config_pb2.DataType
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How a CPU server runs one model: ``instances`` processes of ``threads`` threads each."""
-
-    instances: int = 1
-    threads: int = 1
-    max_batch_size: int = DEFAULT_MAX_BATCH
 
 
 def auxiliary_backend(endpoint: EndpointSpec) -> str:

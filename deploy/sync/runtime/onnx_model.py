@@ -135,11 +135,23 @@ def _openvino(path: Path, parameters: Mapping[str, str]) -> Any:
     return OpenVino(path, int(parameters.get("threads") or 1), parameters.get("precision", ""))
 
 
-ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any], str]] = {
-    "onnxruntime": ("ONNX Runtime", load_session, "onnxruntime"),
-    "openvino": ("OpenVINO", _openvino, "openvino"),
-}
-"""What ``parameters.engine`` can name: for people, how it loads a file, the package it needs."""
+ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any]]] = {
+    "onnxruntime": ("ONNX Runtime", load_session), "openvino": ("OpenVINO", _openvino),
+}  # fmt: skip
+"""What ``parameters.engine`` can name, which is also the package it needs: for people, and how it loads a file."""
+
+
+def open_session(engine: str, path: Path, parameters: Mapping[str, str]) -> Any:
+    """Load a graph into one of ``ENGINES``. Raises ``Refused`` with the reason."""
+    if engine not in ENGINES:
+        raise Refused(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+    name, load = ENGINES[engine]
+    try:
+        return load(path, parameters)
+    except ModuleNotFoundError as error:
+        raise Refused(f"the model runs on {name}, which is not installed here; run `pip install {engine}`") from error
+    except Exception as error:
+        raise Refused(f"{name} cannot load the model: {first_line(error)}") from error
 
 
 def read_arguments(args: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], Path]:
@@ -162,19 +174,10 @@ class TritonPythonModel:
             raise self._backend.TritonModelException(
                 f"{texts[0]} holds texts, which this stub cannot pass with numpy {np.__version__}: {NEEDS_NUMPY_1}"
             )
-        engine = parameters.get("engine") or "onnxruntime"
-        if engine not in ENGINES:
-            raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
-        name, load, package = ENGINES[engine]
         try:
-            session = load(path, parameters)
-        except ModuleNotFoundError as error:
-            raise self._backend.TritonModelException(
-                f"the model runs on {name}, which is not installed beside this Triton; run `pip install {package}`"
-            ) from error
-        except Exception as error:
-            message = f"{name} cannot load the model: {first_line(error)}"
-            raise self._backend.TritonModelException(message) from error
+            session = open_session(parameters.get("engine") or "onnxruntime", path, parameters)
+        except Refused as error:
+            raise self._backend.TritonModelException(str(error)) from error
         self._runner = Runner(session, config)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

@@ -48,7 +48,7 @@ class Case:
         gate = Gate(
             self.truth, bundle, bundle / "model.onnx", options=options or {}, threads=1, say=_nothing,
         )  # fmt: skip
-        return gate.judge(candidate, candidate.execution(source="here"), candidate.precision)
+        return gate.judge(candidate, candidate.precision)
 
 
 def _nothing(_: str) -> None:

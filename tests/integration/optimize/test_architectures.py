@@ -37,7 +37,7 @@ def test_architecture_is_served_as_pytorch_answers(
     for candidate in candidates.CANDIDATES[:2]:
         found = case.judge(bundle, name=candidate.name)
         assert found.is_within, found
-        (bundle / execution.FILE).write_text(execution.encode(candidate.execution(source="here")))
+        (bundle / execution.FILE).write_text(execution.encode(candidate.execution))
         served = embedded_triton.serve(bundle)
         try:
             for number in (0, 30, len(case.truth.bodies) - 1):
@@ -60,9 +60,9 @@ def test_embeddings_are_pooled_in_the_graph(
     bundle = make_bundle(case, graph)
     assert case.judge(bundle).is_within
     candidate = next(c for c in candidates.CANDIDATES if c.name == "openvino-bf16")
-    wanted = candidate.execution(source="here")
+    wanted = candidate.execution
     if not execution.this_cpu().intersection(candidate.any_of):
-        wanted = next(c for c in candidates.CANDIDATES if c.name == "openvino-fp32").execution(source="here")
+        wanted = next(c for c in candidates.CANDIDATES if c.name == "openvino-fp32").execution
     (bundle / execution.FILE).write_text(execution.encode(wanted))
     served = embedded_triton.serve(bundle)
     feeds = case.processor.collate_rows(case.processor.prepare({"text": "a short text"}).rows)

@@ -71,7 +71,7 @@ def test_an_honest_export_passes(case: Case, graph: Path, make_bundle: Bundle) -
         (of_graph(sabotage.GRAPH["columns exchanged"]), ["the answer differs from PyTorch's"]),
         (of_graph(sabotage.GRAPH["padding is attended to"]), ["rows, each of which is right alone"]),
         (of_graph(sabotage.four_bits), ["rows of 1, 2, 3, 4 … 128 tokens: the answer differs from PyTorch's"]),
-        (cut_off, ["ONNX Runtime cannot load the graph"]),
+        (cut_off, ["ONNX Runtime cannot load the model"]),
     ],
     ids=["labels", "tokenizer", "columns", "mask", "four bits", "damaged"],
 )

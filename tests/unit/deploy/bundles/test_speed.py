@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deploy.bundles.serving import Tuned, batch_limit, command_line
+from deploy.bundles.serving import Tuned, command_line
 from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measure, of_size, score
 from deploy.tools.clearml_serving import Tensor, model_add
 
@@ -51,7 +51,6 @@ def test_a_score_is_the_geometric_mean_over_the_cells():
 def test_the_batch_is_the_smallest_that_is_nearly_the_fastest_per_row():
     """For a, eight rows in 8 ms are twice as fast per row as one in 2 ms; for b nothing is gained."""
     assert (8, 1) == (best_batch(timings(), "a"), best_batch(timings(), "b"))
-    assert (8, 32) == (batch_limit(1), batch_limit(32))
 
 
 def test_the_grid_ends_at_the_models_longest_input():

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.repository import MARKER, ModelRepository, OnDisk
 from gateway import spec
 from gateway.registry.clearml.decode import model_record, serving_task

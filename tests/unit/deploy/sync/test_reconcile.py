@@ -15,8 +15,7 @@ from onnx import TensorProto, helper
 from deploy.sync.errors import verdict_of
 from deploy.sync.health import Readiness
 from deploy.sync.model_folder import build
-from deploy.sync.model_folder.execution import Execution, encode
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import Execution, Tuning, encode
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
@@ -266,7 +265,7 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
             world.cache.errors["m2"] = RegistryRefused(expected)
         case "cpu":
             folder = world.cache.model(SimpleNamespace(id="m2"))
-            needs = Execution("openvino", "bf16", needs=(("hypercubes",),), fallback="use fp32")
+            needs = Execution("openvino", "bf16", needs=(("hypercubes",),))
             (folder / "runtime.json").write_text(encode(needs))
         case "build":
             world.registry.endpoints["bad"]["auxiliary_cfg"] = {"max_batchsize": 3}

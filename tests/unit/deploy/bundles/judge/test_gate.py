@@ -29,7 +29,7 @@ def gate(tmp_path, monkeypatch):
 
     def judge(*candidates):
         made = Gate(SimpleNamespace(bodies=[{}]), tmp_path, exported, options={}, threads=1, say=str)
-        return [made.judge(candidate, None, candidate.precision) for candidate in candidates]
+        return [made.judge(candidate, candidate.precision) for candidate in candidates]
 
     return SimpleNamespace(judge=judge, found=found, asked=asked)
 

@@ -10,12 +10,22 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.execution import BF16, FILE, Execution, cpu_features, decode, encode, read_execution
-from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.execution import (
+    BF16,
+    FILE,
+    Execution,
+    Tuning,
+    available_cores,
+    cpu_features,
+    decode,
+    encode,
+    read_execution,
+    tuning_for,
+)
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
-BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="make another bundle")
+BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,))
 
 
 def graph(folder, **names):
@@ -70,13 +80,13 @@ def test_features_are_read_from_cpuinfo():
     assert {"asimddp", "bf16"} == cpu_features("Features\t: asimddp bf16\n")
 
 
-def test_a_cpu_without_the_feature_is_refused_with_the_fallback(tmp_path):
+def test_a_cpu_without_the_feature_is_refused(tmp_path):
     """Before anything reaches Triton. One feature of a group is enough, and a silent kernel is trusted."""
     folder = graph(tmp_path / "m")
     (folder / FILE).write_text(encode(BF16_BUNDLE))
     with pytest.raises(SpecFault, match="needs a CPU with amx_bf16 or avx512_bf16 or bf16") as caught:
         built(folder, features=frozenset({"avx2"}))
-    assert "make another bundle" == caught.value.hint
+    assert "on this kind of machine" in caught.value.hint
     for features in (frozenset({"avx512_bf16"}), frozenset[str]()):
         assert built(folder, features=features)
 
@@ -129,3 +139,15 @@ def test_a_bundle_is_never_given_more_rows_than_it_was_judged_with(tmp_path, eng
     config = built(folder, engine=engine, pairs=pairs)
     assert (64, [8, 64]) == (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size))
     assert "max_batch_size 128 is lowered" in caplog.text
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, (1, 1)), (2, (2, 1)), (4, (4, 1)), (8, (4, 2)), (30, (4, 7))])
+def test_every_core_is_used_and_weights_are_held_at_most_four_times(cores, expected):
+    """Instances were measured to be better than threads, but each costs the model's memory."""
+    tuning = tuning_for(cores)
+    assert expected == (tuning.instances, tuning.threads)
+
+
+def test_this_machine_has_at_least_one_core():
+    """Whatever affinity and quota say."""
+    assert available_cores() >= 1

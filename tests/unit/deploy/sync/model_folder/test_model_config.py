@@ -8,7 +8,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from deploy.sync.model_folder.model_config import Tuning, build_config, cpu_instances
+from deploy.sync.model_folder.execution import Tuning
+from deploy.sync.model_folder.model_config import build_config, cpu_instances
 from deploy.sync.model_folder.onnx_signature import GraphTensor, OnnxSignature
 from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, TensorSpec
