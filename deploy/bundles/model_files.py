@@ -22,8 +22,10 @@ KEPT: Final = (
 )
 """Files that a bundle takes over, besides the folders of a sentence-transformers model's modules."""
 
-PIECES: Final = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "tokenizer.model", "sentencepiece.model")
-TOKENIZERS: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
+TOKENIZERS: Final = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model", "spiece.model",
+    "tokenizer.model", "sentencepiece.model",
+)  # fmt: skip
 """A folder with a tokenizer has at least one of these files."""
 
 

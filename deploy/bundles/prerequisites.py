@@ -13,8 +13,8 @@ from deploy.bundles.export.source import refuse_generation
 from deploy.bundles.model_kinds import Given
 from deploy.tools.errors import DeployError
 
-PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-"""transformers brings huggingface_hub."""
+PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "sentencepiece")
+"""transformers brings huggingface_hub, and reads tokenizers without tokenizer.json by sentencepiece."""
 
 
 def check(given: Given, *, trusts_code: bool = False) -> None:

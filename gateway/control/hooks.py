@@ -117,11 +117,6 @@ class HookBuilder:
     async def _in_processes(self, parts: HookParts, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine
         program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint)
-        if limits.processes > self._bound.limit:
-            _log.warning(
-                "%s: gateway.hook_processes is %d, but TRITON_GATEWAY_MAX_HOOK_PROCESSES allows a worker %d in all",
-                parts.spec.url, limits.processes, self._bound.limit,
-            )  # fmt: skip
         pool = HookPool(program, limits, self._send_request, self._bound)
         await pool.start()
         try:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.bundles.export import custom_code
-from deploy.bundles.model_files import PIECES
 from deploy.bundles.sentences import SENTENCES
-from deploy.tools.errors import DeployError, ExportFailed, first_line
+from deploy.tools.errors import ExportFailed, first_line
 from preprocessing.model_files import read_json
 
 Reads = Literal["transformers", "file"]
@@ -45,7 +44,7 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
     change.
 
     Returns ``folder`` itself and an empty note if its own file already makes these tokens. Raises ``ExportFailed`` if
-    transformers cannot read the tokenizer, ``DeployError`` if a package is missing.
+    transformers cannot read the tokenizer.
     """
     tokenizer = _from_transformers(folder)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -119,13 +118,6 @@ def shown(text: str | tuple[str, ...]) -> str:
 
 
 def _from_transformers(folder: Path) -> Any:
-    pieces = next((name for name in PIECES if (folder / name).is_file()), "")
-    needs_pieces = bool(pieces) and not (folder / "tokenizer.json").is_file()
-    if needs_pieces and util.find_spec("sentencepiece") is None:
-        raise DeployError(
-            f"this model's tokenizer ({pieces}) needs sentencepiece, which is not installed",
-            hint='run `pip install ".[bundles]"`',
-        )
     from transformers import AutoTokenizer
 
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.bundles.export.tokens import as_transformers_reads, first_difference, read_file, shown
-from deploy.tools.errors import DeployError, ExportFailed
+from deploy.bundles.export.tokens import first_difference, read_file, shown
+from deploy.tools.errors import ExportFailed
 
 
 def test_other_tokens_are_shown_with_their_text_from_the_first_that_differs():
@@ -40,13 +40,3 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused_with_the_text(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ExportFailed, match=r"tokenizer\.json cannot be loaded"):
         read_file(tmp_path)
-
-
-def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):
-    """Not for another package that transformers would try next."""
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
-    monkeypatch.setattr("deploy.bundles.export.tokens.util.find_spec", lambda name: None)
-    with pytest.raises(DeployError) as caught:
-        as_transformers_reads(tmp_path, tmp_path / "scratch")
-    assert "(sentencepiece.bpe.model) needs sentencepiece" in caught.value.message
-    assert ".[bundles]" in caught.value.hint
