@@ -557,13 +557,7 @@ def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
 
 
 _LAST_DECISIONS: Final = 6
-
-
-def way_back(endpoint: str, stable: str, phase: str) -> str:
-    """Return the command that makes the version ``stable`` (url) answer all again; empty if it does already."""
-    if phase == "promoted":
-        return f"triton-gateway default {endpoint} {stable.removeprefix(f'{endpoint}/')}"
-    return f"triton-gateway canary abort --endpoint {endpoint}" if phase == "running" else ""
+_SHOWN_OF_ROLLOUT: Final = ("endpoint", "canary", "stable", "phase", "state", "why", "weight", "steps")
 
 
 def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
@@ -572,19 +566,14 @@ def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
     ``now``: Unix seconds; ``guard`` is empty if nobody guards it then. An unreadable record is left out.
     """
     found = []
-    for endpoint, stored in sorted(records_of(task, ROLLOUT).items()):
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+    for _, stored in sorted(records_of(task, ROLLOUT).items()):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             is_guarded = stored["phase"] == "running" and float(stored["guarded_until"]) > now
             found.append({
-                "endpoint": endpoint,
-                **{name: str(stored[name]) for name in ("canary", "stable", "phase", "state", "why")},
-                "weight": float(stored["weight"]), "steps": [float(step) for step in stored["steps"]],
-                "guard": str(stored["guard"]) if is_guarded else "",
-                "way_back": way_back(endpoint, str(stored["stable"]), str(stored["phase"])),
-                "decisions": [
-                    {"at": float(one["at"]), **{name: str(one[name]) for name in ("what", "why")},
-                     "weight": float(one["weight"])} for one in stored["history"][-_LAST_DECISIONS:]
-                ],
+                **{name: stored[name] for name in _SHOWN_OF_ROLLOUT}, "guard": stored["guard"] if is_guarded else "",
+                "way_back": stored.get("way_back", ""),
+                "decisions": [{name: one[name] for name in ("at", "what", "why", "weight")}
+                              for one in stored["history"][-_LAST_DECISIONS:]],
             })  # fmt: skip
     return found
 

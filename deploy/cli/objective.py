@@ -8,11 +8,6 @@ from deploy.tools.errors import DeployError
 from gateway import objectives, registry, spec
 
 
-def recorded_parts(task: spec.ServingTask, endpoint: str) -> dict[str, str]:
-    """Return the parts of the objective that were set by a command, as texts."""
-    return dict(spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})))
-
-
 def in_words(task: spec.ServingTask, endpoint: str) -> str:
     """Return the objective of ``endpoint`` in words. Raises ``DeployError`` if it cannot be read."""
     parts = spec.decode(task).objectives.get(endpoint, {})

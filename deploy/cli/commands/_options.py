@@ -56,6 +56,11 @@ DURATION: Final = _Duration()
 CLEARML_DURATION: Final = _Duration("min")
 """A bare number counts minutes, as in clearml-serving."""
 
+SERVING_TASK: Final = click.option(
+    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+    show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
+)  # fmt: skip
+
 _DEFAULT_GATEWAY: Final = "http://127.0.0.1:8080"
 _GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
 
@@ -104,11 +109,7 @@ def following_options(function: F) -> F:
             help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
             "clearml-serving.",
         ),
-        click.option(
-            "--serving-task-id", default="",
-            envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"], show_envvar=True,
-            help="Id of the serving Task to follow.  [default: the only running one]",
-        ),
+        SERVING_TASK,
     ):  # fmt: skip
         function = add(function)
     return function
@@ -157,10 +158,7 @@ def registry_options(function: F) -> F:
     configured.
     """
 
-    @click.option(
-        "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-        show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
-    )  # fmt: skip
+    @SERVING_TASK
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
         def open_registry() -> ClearMLRegistry:

@@ -217,8 +217,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
     ]  # fmt: skip
     if as_json:
         click.echo(json.dumps([
-            {**one.to_json(), "guard": _guard(one, now), "evidence": one.gate.describe(),
-             "way_back": one.way_back} for one in found
+            {**one.to_json(), "guard": _guard(one, now), "evidence": one.gate.describe()} for one in found
         ], indent=2))  # fmt: skip
         return 0
     rows = [[one.endpoint, one.canary, one.stable, f"{one.weight:g} %", one.phase, one.state,
@@ -288,8 +287,8 @@ def shadow(
 ) -> int:  # fmt: skip
     """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
 
-    Callers never see these answers and do not wait for them. Under load the copies are dropped first. Without --to and
-    --off it says what is mirrored. `gateway_shadow_requests_total` counts how many answers agree.
+    Callers never see these answers and do not wait for them. Under load the copies are dropped first.
+    `gateway_shadow_requests_total` counts how many answers agree.
 
     \b
     Examples:
@@ -305,13 +304,8 @@ def shadow(
         store.write({}, [record.shadow(endpoint, None, who())])
         click.echo(f"{endpoint}: nothing is mirrored")
         return 0
-    if to is None:
-        known = serving.shadows.get(endpoint)
-        state = "nothing is mirrored" if known is None else f"{known.percent:g} % is mirrored to {known.to}"
-        click.echo(f"{endpoint}: {state}")
-        return 0
-    if percent is None:
-        raise DeployError("--to needs --percent", hint="for instance --percent 5")
+    if to is None or percent is None:
+        raise DeployError("give --to and --percent, or --off", hint="`triton-gateway status` shows what is mirrored")
     target = serving.url_of(endpoint, to)
     store.write({}, [record.shadow_of(serving, endpoint, target, percent, tolerance, who())])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import click
 
+from deploy.cli.commands._options import SERVING_TASK
 from deploy.laptop.state_dir import StateDir, uses_no_clearml
 from deploy.sync.client import AdminClient
 from deploy.sync.open_addresses import REMEDY, open_addresses
@@ -59,10 +60,7 @@ class Finding:
     envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
     help="Address of a Triton that must answer; TRITON_GATEWAY_TRITON_KEY_FILE names its key.",
 )  # fmt: skip
-@click.option(
-    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
-)  # fmt: skip
+@SERVING_TASK
 def command(state_dir: Path, triton_grpc: str, serving_task_id: str) -> int:
     """Check this machine: the registry, the serving Task, Triton and who may load models into it.
 

@@ -31,6 +31,7 @@ def command(
       triton-gateway objective sentiment --reset
     """
     from deploy.cli import objective
+    from gateway import spec
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -41,7 +42,7 @@ def command(
     if reset and wanted:
         raise click.UsageError("--reset cannot be combined with other options")
     if reset or wanted:
-        kept = {} if reset else objective.recorded_parts(task, endpoint)
+        kept = {} if reset else spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {}))
         parts = objective.checked({**kept, **wanted}, endpoint)
         store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
         task = store.task()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
-from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
     from deploy.cli.state_file import Change, Planned
@@ -97,12 +96,6 @@ def apply(file: Path, prune: bool, open_registry: OpenRegistry) -> int:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
     state_file.apply(store, plan, by=who())
-    left = plan._replace(now=state_file.document_of(store, store.task())).changes()
-    if {change[:2] for change in left} & {change[:2] for change in changes}:
-        raise DeployError(
-            "the serving Task differs from what was written",
-            hint="someone else has changed it at the same time: apply again",
-        )
     click.echo(f"{len(changes)} {'change' if len(changes) == 1 else 'changes'} made", err=True)
     return 0
 

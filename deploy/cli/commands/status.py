@@ -179,29 +179,28 @@ def _state(endpoint: Mapping[str, Any]) -> str:
 
 def changes(planned: preview.Preview, status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes to a gateway that reports ``status``, and all faults of the Task."""
-    serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
-    wanted = planned.models
+    now = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
+    now |= _canaries(status.get("canaries", {}))
+    then = {**planned.models, **_canaries(planned.routes)}
     found = []
-    for url in sorted({*serving, *wanted}):
-        if url not in serving:
-            found.append({"what": "add", "subject": url, "how": wanted[url] or "code only"})
-        elif url not in wanted:
-            found.append({"what": "remove", "subject": url, "how": ""})
-        elif serving[url] != wanted[url]:
-            found.append({"what": "change", "subject": url, "how": f"{serving[url] or '-'} → {wanted[url] or '-'}"})
-    now = {str(name): {str(u): float(s) for u, s in shares.items()}
-           for name, shares in dict(status.get("canaries", {})).items()}  # fmt: skip
-    for name in sorted({*planned.routes, *now}):
-        before, after = _shares(now.get(name)), _shares(planned.routes.get(name))
-        if before != after:
-            what = "add" if name not in now else "remove" if name not in planned.routes else "change"
-            found.append({"what": what, "subject": f"canary {name}", "how": f"{before or '-'} → {after or '-'}"})
+    for subject in sorted({*now, *then}, key=lambda one: (one.startswith("canary "), one)):
+        if subject not in now:
+            found.append({"what": "add", "subject": subject, "how": then[subject] or "code only"})
+        elif subject not in then:
+            found.append({"what": "remove", "subject": subject, "how": ""})
+        elif now[subject] != then[subject]:
+            how = f"{now[subject] or '-'} → {then[subject] or '-'}"
+            found.append({"what": "change", "subject": subject, "how": how})
     faults = [{"subject": f.subject, "message": f.message} for f in planned.faults]
     return {"changes": found, "faults": faults}
 
 
-def _shares(shares: Mapping[str, float] | None) -> str:
-    return ", ".join(f"{share:.1%} {url}" for url, share in sorted((shares or {}).items()) if share > 0)
+def _canaries(routes: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Return the shares of each canary in words."""
+    return {
+        f"canary {name}": ", ".join(f"{share:.1%} {url}" for url, share in sorted(shares.items()) if share > 0)
+        for name, shares in routes.items()
+    }
 
 
 def described(gateway: str, found: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from deploy.controller import plain
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import Carrier
@@ -69,7 +70,7 @@ def families(task: ServingTask) -> Mapping[catalog.Metric, Mapping[tuple[str, ..
     evidence: dict[tuple[str, ...], float] = {}
     for endpoint, stored in spec.records_of(task, spec.ROLLOUT).items():
         with contextlib.suppress(ValueError):
-            rollout = Rollout.from_json(stored)
+            rollout = plain.read(Rollout, stored)
             phases[endpoint, rollout.canary, rollout.phase] = 1
             if not rollout.is_over:
                 evidence[endpoint, rollout.canary] = rollout.gate.evidence

@@ -53,7 +53,7 @@ def read(task: ServingTask, endpoint: str) -> Rollout | None:
     if stored is None:
         return None
     try:
-        return Rollout.from_json(stored)
+        return plain.read(Rollout, stored)
     except ValueError as error:
         raise DeployError(
             f"the record of the rollout of {endpoint} cannot be read ({error!r})",

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from deploy.controller.plain import plain, read
+from deploy.controller.plain import plain
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Gate
-from gateway import spec
 
 Phase = Literal["running", "promoted", "rolled_back", "aborted", "taken_over", "refused"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
@@ -103,7 +102,9 @@ class Rollout:
     @property
     def way_back(self) -> str:
         """The command that returns to the stable version; empty if that answers all already."""
-        return spec.way_back(self.endpoint, self.stable, self.phase)
+        if self.phase == "promoted":
+            return f"triton-gateway default {self.endpoint} {self.stable.removeprefix(f'{self.endpoint}/')}"
+        return f"triton-gateway canary abort --endpoint {self.endpoint}" if self.phase == "running" else ""
 
     def shares(self, weight: float) -> dict[str, float]:
         """Return the weights of a share in percent. The canary comes first: while it grows, it keeps its callers."""
@@ -116,13 +117,8 @@ class Rollout:
         return [old for old, new in zip(earlier, self.history, strict=False) if now - new.at < _FORGOTTEN_S]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, for its record; gateways show the weight."""
-        return {**plain(self), "weight": self.weight}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Rollout:
-        """Read what ``to_json`` stored; raises what ``plain.read`` raises for anything else."""
-        return read(cls, stored)
+        """Return everything, for its record, and what gateways show."""
+        return {**plain(self), "weight": self.weight, "way_back": self.way_back}
 
 
 def begun(

@@ -12,6 +12,7 @@ import pytest
 
 from deploy.cli import new_rollout
 from deploy.cli.commands import canary
+from deploy.controller import plain
 from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
 from tests.fakes import FakeRegistry
@@ -89,7 +90,7 @@ def test_new_names_of_labels_are_compared_as_what_they_mean() -> None:
     """By position; a name that both have means itself, so another order alone changes nothing."""
     named = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good"]}, new_labels=True)
     assert {"bad": "NEGATIVE", "good": "POSITIVE"} == named.rules.names
-    assert named.rules == Rollout.from_json(json.loads(json.dumps(named.to_json()))).rules
+    assert named.rules == plain.read(Rollout, json.loads(json.dumps(named.to_json()))).rules
     turned = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["POSITIVE", "NEGATIVE"]}, new_labels=True)
     assert {} == turned.rules.names
 

@@ -96,7 +96,7 @@ SHADOW = ("--endpoint", "faq", "--to")
         (shadow, (*SHADOW, "9", "--percent", "5"), "there is no endpoint faq/9"),
         (shadow, (*SHADOW, "2", "--percent", "0"), "a share of 0 %"),
         (shadow, (*SHADOW, "2", "--percent", "101"), "a share of 101 %"),
-        (shadow, (*SHADOW, "2"), "--to needs --percent"),
+        (shadow, (*SHADOW, "2"), "give --to and --percent"),
         (shadow, (*SHADOW, "2", "--percent", "5", "--tolerance", "-1"), "a tolerance must be"),
     ],
 )

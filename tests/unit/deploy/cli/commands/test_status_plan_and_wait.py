@@ -48,7 +48,7 @@ HALVES = {"e": {"endpoint": "e", "weights": [1, 1], "load_endpoints": ["e/2", "e
         ({"e/1": "a", "e/2": "b"}, status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.5, "e/1": 0.5}}), []),
         ({"e/1": "new", "e/2": "b"}, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}),
          [("change", "e/1", "old → new"), ("add", "e/2", "b"), ("remove", "f", ""),
-          ("change", "canary e", "100.0% e/1 → 50.0% e/1, 50.0% e/2"), ("remove", "canary g", "100.0% e/1 → -")]),
+          ("change", "canary e", "100.0% e/1 → 50.0% e/1, 50.0% e/2"), ("remove", "canary g", "")]),
     ],
     ids=["nothing to do", "all kinds"],
 )  # fmt: skip
