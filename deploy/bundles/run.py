@@ -44,30 +44,25 @@ _LEAST_BATCH: Final = 8
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     """Make the bundle. ``say`` gets lasting lines, ``progress`` the current step. Raises ``DeployError``."""
     prerequisites.require(openvino=not options.candidate.startswith("ort-"))
-    check(options)
+    tried, left = choose_candidates(options)
     with custom_code.trusted(options.trusts_code), work_folder(options.output) as work:
         progress(f"reading {options.model}")
         source = find_source(options.model, task=options.task, scratch=work, reads=options.reads)
         for note in source.notes:
             say(note)
-        tried, left = choose_candidates(options)
         say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
             f"up to {source.config.max_length} tokens")  # fmt: skip
         return _Run(options, source, work, say, progress).run(tried, left)
 
 
-def check(options: Options) -> None:
-    """Refuse a candidate that does not exist, before a model is fetched. Raises ``DeployError``."""
+def choose_candidates(options: Options) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+    """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` if none is left."""
     known = [c.name for c in (candidates.GPU if options.target == "gpu" else candidates.CANDIDATES)]
     if options.candidate and options.candidate not in known:
         raise DeployError(
             f"there is no candidate {options.candidate} for a {options.target}",
             hint=f"known candidates: {', '.join(known)}",
         )
-
-
-def choose_candidates(options: Options) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
-    """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` if none is left."""
     if options.target == "gpu":
         return [c for c in candidates.GPU if c.name == (options.candidate or candidates.GPU[0].name)], []
     tried: list[Candidate] = []

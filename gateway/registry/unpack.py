@@ -87,11 +87,11 @@ def _check_size(unpacked: int, name: str, size: int, folder: Path) -> None:
     """Check the claimed size; ``zipfile`` reads no more of a member than it claims."""
     if unpacked > max(FREE_BYTES, MAX_RATIO * size):
         raise ArtifactCorrupt(
-            f"{name} has {_shown(size)} and would unpack to more than {MAX_RATIO} times as much",
+            f"{name} has {size:,} bytes and would unpack to more than {MAX_RATIO} times as much",
             hint="it looks like a decompression bomb; if it is not, upload the folder uncompressed",
         )
     if unpacked > shutil.disk_usage(folder).free:
-        raise OSError(errno.ENOSPC, f"no space for the {_shown(unpacked)} that it unpacks to")
+        raise OSError(errno.ENOSPC, f"no space for the {unpacked / (1 << 20):.1f} MiB that it unpacks to")
 
 
 def _write(packed: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, folder: Path) -> str:
@@ -117,10 +117,3 @@ def _write(packed: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, folder: 
             if digest is not None:
                 digest.update(chunk)
     return digest.hexdigest() if digest is not None else ""
-
-
-def _shown(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

@@ -57,7 +57,7 @@ def test_a_followed_task_is_opened_again_when_the_watchdog_stopped_it(client: Cl
     registry.call("tasks", "stopped", {"task": task, "status_message": "stopped by Ann"})
     registry.marker()
     assert "stopped" == registry.task_of(task)["status"], "what a person stopped stays stopped, and is followed"
-    with pytest.raises(RegistryRefused, match=rf"no serving service is running; there is 'silent' \({task}, stopped"):
+    with pytest.raises(RegistryRefused, match="no serving service is running"):
         ClearMLRegistry().followed()
 
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from deploy.bundles import hub
 from deploy.bundles.export import custom_code, tokens
 from deploy.bundles.export.tokens import Reads
-from deploy.bundles.model_files import TOKENIZERS, digest, kept_files
+from deploy.bundles.model_files import digest, kept_files
+from deploy.bundles.model_kinds import recognise
 from deploy.tools.errors import DeployError, ExportFailed, GatewayError
 from gateway.registry import ArtifactCache, ClearMLRegistry, is_id
 from preprocessing.config import EMBEDDINGS, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
-
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +66,17 @@ def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transfo
     ``task`` is ``auto`` or the task to serve, ``reads`` chooses whose tokens count, ``scratch`` is an empty folder of
     this run. Raises ``DeployError`` with what is wrong and what to do.
     """
-    folder = Path(given).expanduser()
-    if not folder.is_dir() and is_id(given):
-        folder = _from_registry(given, scratch / "fetched")
-    if not folder.is_dir():
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", given):
-            raise DeployError(f"there is no folder {given}", hint="give a Hugging Face model's folder, or a hub name")
-        folder = hub.fetch(given)
-    folder = origin = folder.resolve()
-    if not (folder / "config.json").is_file():
-        raise ExportFailed(
-            f"{folder} has no config.json", hint="give the folder of a Hugging Face model, or a hub name"
-        )
+    known = recognise(given, task=task)
+    if known.path is None:
+        fetched = _from_registry(given, scratch / "fetched") if is_id(given) else hub.fetch(given)
+        known = recognise(str(fetched), task=task)
+    if known.kind != "transformers" or known.path is None:
+        raise ExportFailed(f"{given} needs no export", hint="give it to `triton-gateway deploy`")
+    folder = origin = known.path.resolve()
     custom_code.check(folder)
-    if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
-        raise ExportFailed(f"{folder} holds no weights", hint=f"expected one of {', '.join(_WEIGHTS)}")
-    if not any((folder / name).is_file() for name in TOKENIZERS):
-        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(TOKENIZERS)}")
+    refuse_generation(known.config, given)
+    note, chosen = "", None if task == "auto" else {"task": task}
     try:
-        chosen = None if task == "auto" else {"task": task}
-        refuse_generation(TaskConfig.from_folder(folder, chosen), given)
-        note = ""
         if reads == "transformers" or not (folder / "tokenizer.json").is_file():
             folder, note = tokens.as_transformers_reads(folder, scratch)
         config = TextProcessor.from_folder(folder, options=chosen, word_cache=False).config

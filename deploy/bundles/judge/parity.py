@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from deploy.bundles.export.tokens import Reads, Tokenize, first_difference, reader, shown
@@ -33,6 +34,8 @@ from preprocessing.types import Prepared
 
 Answer = Mapping[str, Any]
 Say = Callable[[str], None]
+
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +152,7 @@ def judge(
         prepared = [processor.prepare(body) for body in truth.bodies]
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))
-    files = _file_faults(truth, bundle, processor)
-    if wrong := [*_token_faults(truth, prepared), *_label_faults(truth, processor), *files]:
+    if wrong := [*_token_faults(truth, prepared), *_file_faults(truth, bundle, processor)]:
         return Parity(candidate, texts, faults=tuple(wrong))
     probed = probes.judge(truth.probes, processor, opened, tolerance.difference, say)
     if probed.faults:
@@ -274,20 +276,12 @@ def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
     ]
 
 
-def _label_faults(truth: Truth, processor: TextProcessor) -> list[str]:
-    labels, own = truth.config.labels, processor.config.labels
-    if labels == own:
-        return []
-    changed = [f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(labels, own, strict=False)) if a != b]
-    return [f"the bundle's labels differ from the original's: {', '.join(changed[:4]) or f'{len(own)} labels'}"]
-
-
 def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
     config = processor.config
     for field_ in fields(TaskConfig):
         true, found = getattr(truth.config, field_.name), getattr(config, field_.name)
-        if true != found and field_.name != "labels":
-            return [f"the bundle's {field_.name} is {found} instead of {true}"]
+        if true != found:
+            return [f"the bundle's {field_.name}: {str(found)[:200]} instead of {str(true)[:200]}"]
     files = kept_files(bundle)
     changed = [name for name in sorted({*files, *truth.files}) if files.get(name) != truth.files.get(name)]
     return [f"the bundle's {changed[0]} differs from the original's"] if changed else []
@@ -295,36 +289,16 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
 
 def answer_of(processor: TextProcessor, outputs: Mapping[str, Any], prepared: Prepared) -> Answer:
     """Return the finished answer to a request as JSON values. Raises ``PreprocessingError``."""
-    return _plain(processor.finish(_selected(processor, outputs), prepared))
-
-
-def _selected(processor: TextProcessor, outputs: Mapping[str, Any]) -> dict[str, Any]:
     names = processor.output_names or tuple(outputs)
-    return {name: np.asarray(outputs[name]) for name in names if name in outputs}
+    answer = processor.finish({name: np.asarray(outputs[name]) for name in names if name in outputs}, prepared)
+    found = orjson.loads(orjson.dumps(answer, default=lambda value: value.tolist(), option=_OPTIONS))
+    return found if isinstance(found, dict) else {"answer": found}
 
 
 def _vector(outputs: Mapping[str, Any], answer: Answer, *, is_embedding: bool) -> NDArray[Any]:
     if is_embedding:
         return np.asarray(answer["embedding"], dtype=np.float32)
     return np.concatenate([np.asarray(value).ravel() for value in outputs.values()])
-
-
-def _plain(answer: object) -> Answer:
-    """Return an answer as JSON values."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value.tolist()
-        if isinstance(value, np.generic):
-            return value.item()
-        if isinstance(value, Mapping):
-            return {str(k): plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        return value
-
-    found = plain(answer)
-    return found if isinstance(found, dict) else {"answer": found}
 
 
 def _decision(answer: Answer) -> str:

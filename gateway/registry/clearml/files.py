@@ -72,16 +72,6 @@ class Files:
             return self._web(address).parts()
         return None if urlsplit(address).scheme in _CLOUDS else on_disk(address)
 
-    def is_there(self, uri: str) -> bool:
-        """Whether the file at ``uri`` exists; assumed if its store does not tell."""
-        try:
-            self.parts(uri)
-        except RegistryRefused:
-            return False
-        except RegistryUnavailable:
-            return True
-        return True
-
     def _address(self, uri: str) -> str:
         """Return the address that can be reached from here. Raises ``RegistryRefused`` if ``uri`` is no address."""
         prefix = next((prefix for prefix in self._rewrites if uri.startswith(prefix)), "")

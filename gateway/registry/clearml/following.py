@@ -21,7 +21,6 @@ SILENCED: Final = "forced stop (non-responsive)"
 """The status message of a Task that the watchdog stopped, in lower case; the SDK also goes by it."""
 
 _RUNNING: Final = ("created", "in_progress")
-_MAX_NAMED: Final = 10
 
 
 def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -36,19 +35,15 @@ def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     if len(running) == 1:
         return running[0]
     if running:
+        named = ", ".join(sorted(f"{task.get('name')!r} ({task.get('id')})" for task in running))
         raise RegistryRefused(
-            f"there are {len(running)} serving services, and nothing says which one to follow: {_named(running)}",
+            f"there are {len(running)} serving services, and nothing says which one to follow: {named}",
             hint="set CLEARML_SERVING_TASK_ID (or --serving-task-id) to the id of one of them",
         )
-    if present:
-        raise RegistryRefused(
-            f"no serving service is running; there is {_named(present)}",
-            hint="set CLEARML_SERVING_TASK_ID to follow one of them all the same, or create another with "
-            "`clearml-serving create --name NAME`",
-        )
     raise RegistryRefused(
-        "no serving service exists yet",
-        hint="create one with `clearml-serving create --name NAME`, then set CLEARML_SERVING_TASK_ID",
+        "no serving service is running",
+        hint="create one with `clearml-serving create --name NAME`, then set CLEARML_SERVING_TASK_ID; with its id, one "
+        "that was stopped is followed all the same",
     )
 
 
@@ -56,16 +51,6 @@ def is_silenced(task: Mapping[str, Any]) -> bool:
     """Whether the watchdog stopped this Task, rather than a person."""
     said = (str(task.get(name) or "").strip().lower() for name in ("status_message", "status_reason"))
     return task.get("status") == "stopped" and SILENCED in said
-
-
-def _named(tasks: Sequence[Mapping[str, Any]]) -> str:
-    shown = sorted(tasks, key=lambda task: (str(task.get("name")), str(task.get("id"))))[:_MAX_NAMED]
-    states = (task.get("status") for task in shown)
-    names = [
-        f"{task.get('name')!r} ({task.get('id')}{'' if state in _RUNNING else f', {state}'})"
-        for task, state in zip(shown, states, strict=True)
-    ]
-    return ", ".join(names) + (f" and {len(tasks) - len(shown)} more" if len(tasks) > len(shown) else "")
 
 
 class Heartbeat:

@@ -249,7 +249,7 @@ class ClearMLRegistry(Api):
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK
 
-        return register(upload, self.task_of(self.followed()), self, self._files.is_there)
+        return register(upload, self.task_of(self.followed()), self)
 
 
 def _time_of(text: object) -> datetime:

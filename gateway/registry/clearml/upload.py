@@ -17,7 +17,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,25 +32,22 @@ _CHUNK: Final = 1 << 20
 _ROOM: Final = "is there room on the file server, and may these credentials write there?"
 
 
-def register(
-    upload: Upload, serving: Mapping[str, Any], api: Api, is_there: Callable[[str], bool]
-) -> str:  # fmt: skip
-    """See ``RegistryWriter.register``. ``serving`` is the serving Task; ``is_there`` is that of ``Files``."""
+def register(upload: Upload, serving: Mapping[str, Any], api: Api) -> str:
+    """See ``RegistryWriter.register``. ``serving`` is the serving Task."""
     call = api.call
     with tempfile.TemporaryDirectory(dir=upload.scratch) as folder:
         packed = pack(upload.folder, Path(folder), upload.name)
         destination = _destination(serving, api)
         place = f"{destination}/{'/'.join(map(_part, upload.project.split('/')))}/models/{_part(packed.name)}"
         address = _address(place)
-        known = _model_at(call, address, name=exactly(upload.name), ready=True)
-        if known and is_there(address):
-            return known
+        same = {"uri": [address], "name": exactly(upload.name), "ready": True, "system_tags": ["-archived"],
+                "order_by": ["-created"], "only_fields": ["id"], "page": 0, "page_size": 1}  # fmt: skip
+        if known := call("models", "get_all", same)["models"]:
+            return str(known[0]["id"])
         with _reporting_errors(f"{upload.name} cannot be uploaded to {destination}"):
             from clearml import StorageManager
 
             StorageManager.upload_file(str(packed), place)
-    if known:
-        return known
     fields = {
         "name": upload.name, "uri": address, "project": _project(call, upload.project),
         "task": upload.task or str(serving["id"]), "framework": upload.framework,
@@ -120,14 +117,6 @@ def _address(place: str) -> str:
     from clearml.storage.url import quote_url
 
     return str(quote_url(place))
-
-
-def _model_at(call: Call, address: str, **more: Any) -> str:
-    """Return the id of the newest model at ``address``; empty if there is none."""
-    asked = {"uri": [address], "system_tags": ["-archived"], "order_by": ["-created"], "only_fields": ["id"],
-             "page": 0, "page_size": 1, **more}  # fmt: skip
-    found = call("models", "get_all", asked)["models"]
-    return str(found[0]["id"]) if found else ""
 
 
 def _project(call: Call, name: str) -> str:

@@ -66,7 +66,7 @@ def test_an_honest_export_passes(case: Case, graph: Path, make_bundle: Bundle) -
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (sabotage.FILES["labels exchanged"], ["labels differ from the original's: 0 is positive instead of negative"]),
+        (sabotage.FILES["labels exchanged"], ["the bundle's labels: ('positive', 'neutral', 'negative') instead of"]),
         (sabotage.FILES["case kept"], ["the bundle's tokenizer makes other tokens than the original's"]),
         (of_graph(sabotage.GRAPH["columns exchanged"]), ["the answer differs from PyTorch's"]),
         (of_graph(sabotage.GRAPH["padding is attended to"]), ["rows, each of which is right alone"]),

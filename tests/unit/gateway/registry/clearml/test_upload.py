@@ -51,7 +51,7 @@ def test_what_does_not_arrive_is_no_model(
     api: Any = Api()
     wanted = Upload(tmp_path / "folder", "a/b", "name", "ONNX", scratch=tmp_path)
     with pytest.raises(RegistryUnavailable, match=f"name cannot be uploaded to {where}: the disk is full") as error:
-        upload.register(wanted, serving, api, lambda _address: None)
+        upload.register(wanted, serving, api)
     assert "room" in error.value.hint
     assert [f"{where}/a/b/models/"] == [place[: place.index("name-")] for place in sent]
     assert ["models.get_all"] == api.asked
