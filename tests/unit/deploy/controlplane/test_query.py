@@ -77,12 +77,11 @@ def test_pages_cover_everything_once_and_end_with_a_short_one(size: int, total: 
     assert seen == [doc["id"] for doc in documents]
 
 
-def test_page_size_is_capped_and_a_negative_page_and_many_names_are_refused() -> None:
+def test_page_size_is_capped_and_a_negative_page_is_refused() -> None:
     documents = [{"id": str(number)} for number in range(600)]
     assert len(query.select(documents, {"page": 0, "page_size": 10_000})) == 500
-    for body in ({"page": -1}, {"only_fields": ["a"] * 101}, {"order_by": ["a"] * 101}):
-        with pytest.raises(ApiError):
-            query.select(documents, body)
+    with pytest.raises(ApiError):
+        query.select(documents, {"page": -1})
 
 
 def test_only_fields_gives_named_paths_and_the_id_and_changes_no_document() -> None:
