@@ -142,9 +142,8 @@ def test_another_authority_another_name_no_certificate_and_no_tls_do_not_get_thr
     ):  # fmt: skip
         admin = secured.admin(tls)
         assert not admin.is_live()
-        with pytest.raises(BackendUnavailable, match="with TLS") as refused:
+        with pytest.raises(BackendUnavailable, match=r"with TLS \(TRITON_GATEWAY_TRITON_TLS\)"):
             admin.index()
-        assert "TRITON_GATEWAY_TRITON_TLS" in refused.value.hint
         admin.close()
     plain = secured.admin(None)
     with pytest.raises(BackendUnavailable, match="no Triton answers"):

@@ -110,11 +110,17 @@ async def test_metrics_say_until_when_a_rollout_is_guarded(stack: Any) -> None:
     ]  # fmt: skip
     for fields, shares, shown in changes:
         for own, weights, told in (({}, (0.1, 0.9), "1.6e+09"), (fields, shares, shown)):
-            revision = stack.gateway.table.current.revision
+            before = stack.gateway.table.current
             stack.registry.canary["c"]["weights"] = list(weights)
             stack.registry.ledger.write([Record("rollout", "c", {"endpoint": "c", **running, **own})])
-            assert await soon(lambda told=told: guarded(stack) == told)
-        assert shares != (0.1, 0.9) or revision == stack.gateway.table.current.revision
+            assert await soon(lambda now=(told, weights): (guarded(stack), split(stack)) == now)
+        assert shares != (0.1, 0.9) or before.revision == stack.gateway.table.current.revision
+
+
+def split(stack: Any) -> tuple[float, ...]:
+    """The shares of the two versions."""
+    shares = stack.gateway.table.current.canaries["c"].shares
+    return tuple(shares.get(url, 0.0) for url in ("e/2", "e/1"))
 
 
 def guarded(stack: Any) -> str:
