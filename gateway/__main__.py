@@ -139,27 +139,25 @@ def _reserve(host: str, port: int) -> socket.socket:
     """Reserve the gRPC port, which each worker opens itself. Without ``listen``, this socket gets no connections."""
     # A program that shares its port (as Triton does) would accept a second listener, and get half of our calls.
     _listen(host, port).close()
-    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, port))
-    except OSError:
-        holder.close()
-        raise
-    return holder
+    return _bound(host, port, socket.SO_REUSEPORT)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-        listener.set_inheritable(True)
-    except OSError:
-        listener.close()
-        raise
+    listener = _bound(host, port, socket.SO_REUSEADDR)
+    listener.listen(_BACKLOG)
+    listener.set_inheritable(True)
     return listener
+
+
+def _bound(host: str, port: int, option: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, option, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _serve(settings: Settings, listener: socket.socket) -> int:

@@ -46,7 +46,7 @@ from gateway.control.tritons import Tritons
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.grpc.server import RpcServer, Tls
 from gateway.handlers.endpoint import Endpoint
-from gateway.health import Health
+from gateway.health import Health, listed
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import run
 from gateway.http.connections import Connections, room_for_connections
@@ -92,7 +92,6 @@ _SAMPLE_S: Final = 0.05
 _SHADOW_S: Final = 10.0
 _WORK_S: Final = 1.0
 _END_S: Final = 5.0
-_MAX_LISTED: Final = 5
 _SWITCH_S: Final = 0.0005
 
 MakeBackend = Callable[[str], Backend]
@@ -104,7 +103,7 @@ class Gateway:
     ``registry`` and ``make_backend(address)`` are its two dependencies; with fakes of both, a test runs a
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
     runs in this process, so its garbage collector may be tuned. ``settle``: seconds that it waits, before it takes
-    requests, for what was served before. ``parent``: the process id of the worker's parent, if it has one.
+    requests, for what was served before.
     """
 
     def __init__(
@@ -117,13 +116,12 @@ class Gateway:
         records_period: float = 30.0,
         is_whole_process: bool = False,
         settle: float = _SETTLE_S,
-        parent: int = 0,
         spans: Spans | None = None,
         local_names: Collection[str] | None = None,
     ) -> None:
         self._settings = settings
         self._settle_s = settle
-        self._parent = parent
+        self._parent = 0 if link is None else link.parent_pid
         self._registry = registry
         self._records_period = records_period
         self._is_whole_process = is_whole_process
@@ -350,15 +348,12 @@ class Gateway:
             missing = reconciler.versions.coming() if self.health.first_sync_done else ["the serving Task"]
             if not missing:
                 return
-            shown = ", ".join(missing[:_MAX_LISTED])
-            if len(missing) > _MAX_LISTED:
-                shown += f" and {len(missing) - _MAX_LISTED} more"
             if loop.time() >= until:
-                _log.warning("takes requests from now on, and still lacks %s", shown)
+                _log.warning("takes requests from now on, and still lacks %s", listed(missing))
                 return
             if loop.time() >= told_at:
                 told_at = until
-                _log.info("leaves requests to the other workers, because it still lacks %s", shown)
+                _log.info("leaves requests to the other workers, because it still lacks %s", listed(missing))
             await asyncio.sleep(0.02)
 
     def _status(self) -> dict[str, Any]:
@@ -488,16 +483,14 @@ def _post(url: str, data: Any, timeout: float) -> Any:
         return None
 
 
-def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
+def create_app() -> Gateway:
     """Return the application of a real worker, configured from the environment."""
-    environ = os.environ if environ is None else environ
     link = workers.link
-    parent = 0 if link is None else link.parent_pid
-    if parent:  # without it, nobody would stop this process, and it would hold the port
-        end_with_parent(parent, signal.SIGTERM)
+    if link is not None:  # without the parent, nobody would stop this process, and it would hold the port
+        end_with_parent(link.parent_pid, signal.SIGTERM)
     settings = Settings()
     logs.configure(settings.log_format)
-    options = grpc_options(environ)
+    options = grpc_options(os.environ)
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     load_requests = LoadRequests(registry.ledger)
     return Gateway(
@@ -513,11 +506,10 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             ask_to_load=load_requests.make,
         ),
         link=link,
-        local_names=_local_names(settings, environ),
+        local_names=_local_names(settings, os.environ),
         is_whole_process=True,
         settle=_JOIN_S if link is not None and link.joins else _SETTLE_S,
-        parent=parent,
-        spans=_spans(environ),
+        spans=_spans(os.environ),
     )
 
 

@@ -83,7 +83,7 @@ class Health:
         needs = served_urls.needs()
         for address in self._down():
             urls = [url for url, needed in needs.items() if needed == address]
-            lost = f": {_listed(urls)} cannot be answered" if urls else ""
+            lost = f": {listed(urls)} cannot be answered" if urls else ""
             found.append(f"{self._named(address)} does not answer{lost}")
         unserved = served_urls.unserved()
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
@@ -100,12 +100,12 @@ class Health:
         if not self.has_been_ready and (awaited := served_urls.awaited()):
             unserved = served_urls.unserved()
             told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
-            found.append(f"waiting for what was served before: {_listed(told)}")
+            found.append(f"waiting for what was served before: {listed(told)}")
         needs = served_urls.needs()
         if not needs:
             if unserved := served_urls.unserved():
                 told = [f"{url} {reason}" for url, reason in unserved.items()]
-                found.append(f"no endpoint is served: {_listed(told)}")
+                found.append(f"no endpoint is served: {listed(told)}")
             else:
                 found.append("no endpoint is served: deploy one with `clearml-serving model add …`")
         elif not self.waits_for_tritons and not any(self.backend_live.get(address, True) for address in needs.values()):
@@ -120,7 +120,8 @@ class Health:
         return [address for address, live in self.backend_live.items() if not live]
 
 
-def _listed(texts: Iterable[str]) -> str:
+def listed(texts: Iterable[str]) -> str:
+    """Return the first of ``texts``, and how many more there are."""
     found = list(texts)
     more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
     return ", ".join(found[:_MAX_LISTED]) + more

@@ -437,16 +437,12 @@ class StreamAsk(RpcAsk):
 
     async def drained(self) -> None:
         """Write the last message."""
-        await in_task(_written(self._context, self._writes))
+        await in_task(self._context.write(self._writes))
 
     def _marked(self, response: Any, *, is_last: bool) -> Any:
         if self._marks_last:
             response.parameters["triton_final_response"].bool_param = is_last
         return pb.ModelStreamInferResponse(infer_response=response)
-
-
-async def _written(context: Any, message: Any) -> None:
-    await context.write(message)
 
 
 class RpcCall(oip.InferCall):

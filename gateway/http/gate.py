@@ -14,16 +14,6 @@ from gateway.path.call import Reply
 from gateway.path.rights import INFO, OPEN, TEI, V1_MODELS, rule_of
 
 
-def _not_for_us() -> NotPermitted:
-    """Return the refusal of a request for a name that this gateway does not answer to."""
-    return NotPermitted(
-        "this gateway was started for programs of this machine, and answers only to its local names",
-        because="foreign_host",
-        hint="ask http://localhost; if a proxy or tunnel forwards to it, start it with "
-        "TRITON_GATEWAY_ALLOW_ANONYMOUS=true",
-    )
-
-
 class Gate:
     """Checks rights. ``access`` None: every caller may ask.
 
@@ -41,7 +31,12 @@ class Gate:
     def caller_of(self, exchange: Exchange) -> Caller | None:
         """Return the caller; None if callers need not be known. Raises ``GatewayError``."""
         if not self.is_for_us(exchange.headers):
-            raise _not_for_us()
+            raise NotPermitted(
+                "this gateway was started for programs of this machine, and answers only to its local names",
+                because="foreign_host",
+                hint="ask http://localhost; if a proxy or tunnel forwards to it, start it with "
+                "TRITON_GATEWAY_ALLOW_ANONYMOUS=true",
+            )
         access, path = self._access, exchange.path
         if access is None:
             return None
