@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sync.client import AdminClient, ModelState
-from deploy.sync.daemon_threads import DaemonPool
 from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
 from deploy.sync.model_folder.build import Builder
@@ -31,6 +30,7 @@ from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import SyncSettings
 from deploy.sync.stubs import count_stubs
 from gateway import errors, registry
+from gateway.own_thread import DaemonPool
 
 log = logging.getLogger("triton_gateway.sync")
 
