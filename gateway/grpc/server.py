@@ -27,8 +27,8 @@ from gateway.grpc.receiving import Receiving
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
 from gateway.outcome import in_task, in_thread
-from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, UNADDRESSED, Ask, Route
-from gateway.path.call import Call, labels
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask
+from gateway.path.call import UNADDRESSED, Call, Route, labels
 from gateway.path.rights import OPEN, redacted_for, rows_for, snapshot_for
 from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve

@@ -14,12 +14,12 @@ from time import perf_counter_ns
 from types import GeneratorType
 from typing import Any, Final, TypeAlias
 
-from gateway.errors import DeadlineExceeded, HookFailed, InputRefused
+from gateway.errors import DeadlineExceeded
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.own_thread import in_own_thread
 from gateway.trace import Trace
-from preprocessing.errors import UserCodeError, UserCodeRefused
+from preprocessing.errors import UserCodeError
 from preprocessing.user_code import Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.hooks")
@@ -57,9 +57,6 @@ class ThreadExecutor:
                     f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
                     hint="it still runs: code that may hang belongs in a process (engine custom)",
                 ) from None
-            except UserCodeError as error:
-                kind = InputRefused if isinstance(error, UserCodeRefused) else HookFailed
-                raise kind(error.message, hint=error.hint or "") from error
             finally:
                 _spend(ask, stage, perf_counter_ns() - started)
         return HookResponse.of(data) if "postprocess" in stages else data  # else it is for Triton, not for the caller

@@ -5,32 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from gateway.errors import EndpointNotFound
 from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem
-from gateway.path.call import Call, Refuse
+from gateway.path.call import TEXT_BYTES, Call, Route
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS
 from gateway.path.routing import RoutingTable
 from gateway.protocols import kserve, oip, openai, openai_text, rerank, tei
-from gateway.protocols.json_body import decode, is_json
+from gateway.protocols.json_body import decode
 from gateway.protocols.serve import ServeCall
 from gateway.protocols.tensors import read_request
 from gateway.spec import normalize_url
 
 ByName = Mapping[bytes, bytes]
-Parse = Callable[[bytes, ByName], Call]
-"""``parse(body, headers)``: parses a request of one protocol. Raises ``GatewayError``."""
 
 LARGEST_BYTES: Final = 16 << 20
 """The most bytes of a body that is not JSON, or has tensors; as large as a message over gRPC."""
 BATCH_BYTES: Final = 8 << 20
 """The most bytes of JSON with many texts: embeddings and reranking."""
-TEXT_BYTES: Final = 2 << 20
-"""The most bytes of other JSON. The parser holds the interpreter's lock: what is larger delays every other request."""
 _PREDICT: Final = "/predict"
 _CHAT: Final = "/v1/chat/completions"
 """huggingface_hub also appends it to an endpoint's address."""
@@ -46,22 +42,6 @@ _OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]]
 }
 
 
-class Reading(NamedTuple):
-    """How requests to one address are parsed and refused."""
-
-    parse: Parse
-    refuse: Refuse
-    path: str | None = None
-    """The endpoint, if the address names one: if it does not exist, the body is not read."""
-    max_json: int = TEXT_BYTES
-    max_other: int = 0
-    """The most bytes of a body that is not JSON by its content type; 0: as many, because the type is not looked at."""
-
-    def max_bytes(self, content_type: bytes) -> int:
-        """Return the most bytes of a body of this content type. Raises ``UnsupportedMedia``."""
-        return self.max_json if not self.max_other or is_json(content_type) else self.max_other
-
-
 class Addresses:
     """All inference addresses.
 
@@ -73,10 +53,10 @@ class Addresses:
         self._table = table
         self._prefix = prefix
         self._max_body_bytes = max_body_bytes
-        self._recent: dict[str, Reading | None] = {}
+        self._recent: dict[str, Route | None] = {}
         """What was found at recent paths without a query."""
 
-    def at(self, path: str, query: bytes = b"") -> Reading | None:
+    def at(self, path: str, query: bytes = b"") -> Route | None:
         """Return how requests to ``path`` are read; None if it is not an inference address."""
         if query:
             return self._limited(path, query)
@@ -90,44 +70,44 @@ class Addresses:
             recent[path] = found
         return recent[path]
 
-    def _limited(self, path: str, query: bytes) -> Reading | None:
+    def _limited(self, path: str, query: bytes) -> Route | None:
         found, most = self._find(path, query), self._max_body_bytes
         return found._replace(max_json=most, max_other=0) if found is not None and most else found
 
-    def _find(self, path: str, query: bytes) -> Reading | None:
+    def _find(self, path: str, query: bytes) -> Route | None:
         if path.startswith(self._prefix):
             name = path[len(self._prefix) :]
             if path.endswith(_CHAT):
-                return Reading(partial(_named, openai_text.ChatCall, name[: -len(_CHAT)]), openai_problem)
+                return Route(partial(_named, openai_text.ChatCall, name[: -len(_CHAT)]), openai_problem)
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
             name, _, task = name.partition(_PIPELINE)
             url = normalize_url(name, version)
             # A partial function with a keyword takes three times as long, and this is called for every request.
             parse = partial(ServeCall, url)
             parse = partial(parse, task=task) if task else parse
-            return Reading(parse, problem, url, TEXT_BYTES, LARGEST_BYTES)
+            return Route(parse, problem, url, TEXT_BYTES, LARGEST_BYTES)
         if path in _OPENAI:
             most = BATCH_BYTES if path in _EMBEDDINGS else TEXT_BYTES
-            return Reading(partial(_json, _OPENAI[path], ()), openai_problem, None, most)
+            return Route(partial(_json, _OPENAI[path], ()), openai_problem, None, most)
         if path == _PREDICT:
-            return Reading(self._only, problem, None, TEXT_BYTES, LARGEST_BYTES)
+            return Route(self._only, problem, None, TEXT_BYTES, LARGEST_BYTES)
         if path.startswith(TEI):
             return self._tei(path[len(TEI) :])
         if path in tei.ROUTES:
-            return Reading(partial(self._bare, path), tei_problem, None, BATCH_BYTES)
+            return Route(partial(self._bare, path), tei_problem, None, BATCH_BYTES)
         if path in _RERANK:
-            return Reading(partial(self._rerank, path), cohere_problem, None, BATCH_BYTES)
+            return Route(partial(self._rerank, path), cohere_problem, None, BATCH_BYTES)
         if path.startswith(V1_MODELS) and path.endswith(":predict"):
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
-            return Reading(partial(_kserve, url), oip_problem, url)
+            return Route(partial(_kserve, url), oip_problem, url)
         if path.startswith(MODELS) and path.endswith("/infer"):
             try:
                 url, _ = oip.split_path(path[len(MODELS) :])
             except EndpointNotFound:
                 return None  # ``models`` refuses it
             if not oip.may_be_version_one(url):
-                return Reading(partial(_infer, url), oip_problem, url, LARGEST_BYTES)
-            return Reading(
+                return Route(partial(_infer, url), oip_problem, url, LARGEST_BYTES)
+            return Route(
                 lambda raw, headers: _infer(oip.resolve_version_one(self._table.current, url), raw, headers),
                 oip_problem, None, LARGEST_BYTES,
             )  # fmt: skip
@@ -137,25 +117,25 @@ class Addresses:
         """Return a call of the only endpoint. Raises ``EndpointNotFound`` if there are several or none."""
         return ServeCall(tei.only(self._table.current, _PREDICT), raw, headers)
 
-    def _tei(self, rest: str) -> Reading | None:
+    def _tei(self, rest: str) -> Route | None:
         """What follows ``/tei/``: an endpoint, and a route of Text Embeddings Inference, or one that it shares."""
         for route, version in _RERANK.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
                 ranks = partial(_json, rerank.RerankCall, (version, url))
-                return Reading(ranks, cohere_problem, url, BATCH_BYTES)
+                return Route(ranks, cohere_problem, url, BATCH_BYTES)
         for route, read in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json, read, (url,)), tei_problem, url, BATCH_BYTES)
+                return Route(partial(_json, read, (url,)), tei_problem, url, BATCH_BYTES)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
                 embeds = partial(_named, openai.EmbeddingsCall, rest[: -len(route)])
-                return Reading(embeds, openai_problem, None, BATCH_BYTES)
+                return Route(embeds, openai_problem, None, BATCH_BYTES)
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json, tei.ROOT, (url,)), tei_problem, url, BATCH_BYTES)
+        return Route(partial(_json, tei.ROOT, (url,)), tei_problem, url, BATCH_BYTES)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         read = tei.ROUTES[route]

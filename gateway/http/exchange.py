@@ -15,12 +15,12 @@ from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
 from gateway.http.problems import problem
 from gateway.outcome import Outcome, in_thread
-from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route
-from gateway.path.call import Call, Headers, labels
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask
+from gateway.path.call import Call, Headers, Route, labels
+from gateway.protocols.json_body import is_json
 from gateway.trace import clean_id, new_id, parse_traceparent
 
 if TYPE_CHECKING:
-    from gateway.http.addresses import Reading
     from gateway.http.core import Connection
 
 _log = logging.getLogger("triton_gateway.http")
@@ -266,7 +266,7 @@ class Exchange(Ask):
         """See ``Ask.repeated``."""
         return [name for name, _ in self.headers] if len(self.by_name) != len(self.headers) else []
 
-    def whole(self, route: Reading) -> Call | None:
+    def whole(self, route: Route) -> Call | None:
         """See ``Ask.whole``."""
         headers = self.by_name
         if not self.is_whole or headers.get(b"content-encoding"):
@@ -278,10 +278,11 @@ class Exchange(Ask):
         self._is_read = True
         return route.parse(self._take(), headers)
 
-    async def read(self, route: Reading) -> Call:
+    async def read(self, route: Route) -> Call:
         """See ``Ask.read``: a large body is parsed in a thread."""
         headers = self.by_name
-        raw = await self.read_body(route.max_bytes(headers.get(b"content-type", b"")), self.hold)
+        is_other = route.max_other and not is_json(headers.get(b"content-type", b""))
+        raw = await self.read_body(route.max_other if is_other else route.max_json, self.hold)
         if len(raw) > MAX_INLINE_BYTES:
             return await in_thread(BODY_THREADS, route.parse, raw, headers)
         return route.parse(raw, headers)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.callers.access import Access, Names
 from gateway.callers.rights import Caller
@@ -21,7 +21,7 @@ from gateway.errors import ClientGone, DeadlineExceeded, GatewayError
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.outcome import Outcome
 from gateway.path.admission import Permit, Permits
-from gateway.path.call import Call, InternalCall, Refuse
+from gateway.path.call import Call, InternalCall, Route
 from gateway.trace import TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
@@ -37,20 +37,6 @@ parsing 10 MB of texts stops every thread for 20 ms, here as well as on the even
 
 Serving = Coroutine[Any, Any, None]
 """The coroutine that serves a request; it awaits nothing but outcomes."""
-
-
-class Route(Protocol):
-    """How requests to one address are read and refused; see ``http.addresses``."""
-
-    @property
-    def path(self) -> str | None:
-        """The endpoint, if the address names one."""
-        ...
-
-    @property
-    def refuse(self) -> Refuse:
-        """Writes a refusal in the form of the address's protocol."""
-        ...
 
 
 class Ask(Trace, Permit):
@@ -115,12 +101,12 @@ class Ask(Trace, Permit):
             access.check_once(repeated)
         return access.caller_of(self.by_name, self.names, is_read=is_read)
 
-    def whole(self, route: Any) -> Call | None:
+    def whole(self, route: Route) -> Call | None:
         """Return the call if its body is here and can be parsed at once. Raises ``GatewayError``."""
         del route
         return None
 
-    async def read(self, route: Any) -> Call:
+    async def read(self, route: Route) -> Call:
         """Return the call once its body has arrived. Raises ``GatewayError``."""
         raise NotImplementedError
 
@@ -244,16 +230,6 @@ class InternalAsk(Ask):
         """Keep the error."""
         del route
         self.error = error
-
-
-class Unaddressed:
-    """The route of requests without an address: over gRPC, and the gateway's own."""
-
-    path: str | None = None
-    refuse: Refuse
-
-
-UNADDRESSED: Final = Unaddressed()
 
 
 def too_late(timeout: float) -> DeadlineExceeded:

@@ -6,8 +6,8 @@ call's ``render`` makes the reply. A call knows neither its transport nor, until
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from gateway.errors import GatewayError, InputRefused
 from gateway.handlers.endpoint import Endpoint, Event
@@ -81,6 +81,34 @@ class Call:
     def piece(self, event: Event) -> bytes:
         """Return the bytes of one piece of a streamed answer."""
         raise NotImplementedError
+
+
+Parse = Callable[[bytes, Mapping[bytes, bytes]], Call]
+"""``parse(body, headers)``: parses a request of one protocol. Raises ``GatewayError``."""
+TEXT_BYTES: Final = 2 << 20
+"""The most bytes of JSON with a few texts. The parser holds the interpreter's lock: what is larger delays every other
+request.
+"""
+
+
+class Route(NamedTuple):
+    """How requests to one address are parsed and refused; ``http.addresses`` has all of them."""
+
+    parse: Parse
+    refuse: Refuse
+    path: str | None = None
+    """The endpoint, if the address names one: if it does not exist, the body is not read."""
+    max_json: int = TEXT_BYTES
+    max_other: int = 0
+    """The most bytes of a body that is not JSON by its content type; 0: as many, because the type is not looked at."""
+
+
+def _transport(*_: object) -> Any:
+    raise NotImplementedError
+
+
+UNADDRESSED: Final = Route(_transport, _transport)
+"""The route of requests without an address, over gRPC and of the gateway's own: their transport reads and refuses."""
 
 
 class InternalCall(Call):

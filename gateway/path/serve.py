@@ -38,8 +38,8 @@ from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.outcome import in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
-from gateway.path.ask import UNADDRESSED, Ask, InternalAsk, Route, gone
-from gateway.path.call import Call, InternalCall, Reply
+from gateway.path.ask import Ask, InternalAsk, gone
+from gateway.path.call import UNADDRESSED, Call, InternalCall, Reply, Route
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
 from gateway.path.routing import RoutingTable

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ModelFailed
-from gateway.path.ask import UNADDRESSED
-from gateway.path.call import InternalCall
+from gateway.path.call import UNADDRESSED, InternalCall
 from gateway.path.serve import serve
 from tests.unit.gateway.path.asks import Told
 from tests.unit.gateway.story import counting

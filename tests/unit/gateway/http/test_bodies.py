@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import GatewayError, HookFailed, MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.http import body
-from gateway.http.addresses import Reading
 from gateway.http.exchange import Exchange
 from gateway.http.problems import problem
+from gateway.path.call import Route
 from gateway.path.serve import serve
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
@@ -133,7 +133,7 @@ async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
         made.plane.timeout = 0.05
         assert 504 == await _ask(made, parse, large)
         made.plane.timeout = 5.0
-        _, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
+        _, connection = in_memory(lambda exchange: serve(exchange, Route(parse, problem), made.plane))
         connection.data_received(post(large, "/"))
         assert 1 == made.permits.in_flight
         connection.connection_lost(None)
@@ -145,7 +145,7 @@ async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
 
 async def _ask(made: Plane, parse: Any, sent: bytes) -> int:
     """Send one request over a connection in memory. Return its status."""
-    ear, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
+    ear, connection = in_memory(lambda exchange: serve(exchange, Route(parse, problem), made.plane))
     connection.data_received(post(sent, "/"))
     await soon(lambda: bool(ear.heard))
     connection.connection_lost(None)

@@ -13,8 +13,8 @@ from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.outcome import Outcome
 from gateway.path.admission import Permits
-from gateway.path.ask import UNADDRESSED, Ask
-from gateway.path.call import Call
+from gateway.path.ask import Ask
+from gateway.path.call import UNADDRESSED, Call
 from gateway.path.canary import Weighted
 from gateway.path.routing import RoutingTable, Snapshot
 from gateway.path.serve import DataPlane, serve
