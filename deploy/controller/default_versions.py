@@ -50,7 +50,7 @@ def recorded(task: spec.ServingTask, *, wall: Callable[[], float] = time.time) -
     Nothing if the Task cannot be read. ``wall``: Unix seconds.
     """
     serving = spec.decode(task)
-    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
+    if task.problem or serving.unreadable:
         return None
     known, records = default_version.read(spec.records_of(task, default_version.KIND)), []
     for endpoint, url in first_added(serving).items():

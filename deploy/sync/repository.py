@@ -1,8 +1,8 @@
 """The model repository: the directory from which Triton loads. Models appear and disappear in one rename.
 
-Model sync is its only writer. It assembles a model in a hidden staging folder, syncs it to disk and renames it into
-place. It lists and removes only folders with its own marker file, so a repository may contain other
-models. It never changes a file of the cache: Triton gets hard links to immutable files, or copies.
+Model sync is its only writer. It assembles a model in a hidden staging folder, syncs its files to disk and renames it
+into place. It lists and removes only folders with its own marker file, so a repository may contain other models. It
+never changes a file of the cache: Triton gets hard links to immutable files, or copies.
 """
 
 from __future__ import annotations

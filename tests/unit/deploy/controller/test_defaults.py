@@ -72,6 +72,15 @@ def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> N
     assert ([], {"faq": "faq/1"}) == (default_versions.awaited(decode(world.task())), world.means)
 
 
+def test_nothing_is_recorded_while_a_section_cannot_be_read() -> None:
+    """A canary of the name may stand there: then it would have no default."""
+    world = World()
+    world.add_endpoint("faq", "m1", version="1")
+    world.sections["canary"] = "faq { weights = ["
+    assert ["section canary"] == [fault.subject for fault in decode(world.task()).unreadable]
+    assert world.keeper(world.task()) is None
+
+
 def test_a_person_chooses_and_nobody_changes_it_back_until_the_endpoint_is_gone(world: World) -> None:
     """One command is enough, also while the chosen version is away. Tools may remove and add in two writes."""
     world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
