@@ -256,7 +256,7 @@ GRAPH: Mapping[str, Spoil] = {
     "double precision": output("Cast", to=TensorProto.DOUBLE),
     "an axis more": output("Unsqueeze", np.array([1])),
     # weights
-    "one number × 1.05": weight(_with((3, 4), lambda v: v * 1.05), pick=_square),
+    "one number doubled": weight(_with((3, 4), lambda v: v * 2), pick=_square),
     "a rare token forgotten": weight(_with(597, lambda v: v * 0), pick=_table),
     "two rare tokens exchanged": weight(_with([595, 598], lambda v: v[::-1]), pick=_table),
     "positions off by one from 70": weight(_later_positions, pick=_positions),

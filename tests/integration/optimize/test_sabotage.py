@@ -20,7 +20,7 @@ from .conftest import Case
 pytestmark = pytest.mark.integration
 
 Bundle = Callable[[Case, Path], Path]
-SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number × 1.05",
+SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number doubled",
          "a rare token forgotten", "odd batches reversed", "not a number for one token",
          "one token that no text has", "types are not read", "exactly 100 pads")  # fmt: skip
 GRAPH = list(sabotage.GRAPH) if tiny.IS_ALL else SHOWN
