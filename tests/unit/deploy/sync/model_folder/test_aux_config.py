@@ -70,28 +70,22 @@ def test_what_is_not_a_configuration_is_refused_with_what_was_said(pairs, said):
         parse_pairs(pairs)
 
 
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+            st.sampled_from(["input", "0", "1", "kind", "parameters", "x", "platform"]), inner, max_size=3),
+        max_leaves=8,
+    )
+)  # fmt: skip
+def test_any_value_is_applied_or_refused_never_worse(value):
+    """Total: whatever was stored in the Task, the answer is a config or a SpecFault."""
+    with contextlib.suppress(SpecFault):
+        parse_pairs({"instance_group": value, "parameters": value, "dynamic_batching": value})
+
+
 @pytest.mark.parametrize("text", ['platform: "x"\ninstance_group [{ knd: KIND_CPU }]', "./nosuch.pbtxt"])
 def test_a_broken_pbtxt_is_told_with_its_line(text):
     """A mistyped field, or a mistyped path."""
     with pytest.raises(SpecFault, match=r"config\.pbtxt cannot be parsed: \d:"):
         parse_pbtxt(text)
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["input", "0", "1", "kind", "parameters", "x", "dynamic_batching", "platform"]),
-                inner,
-                max_size=3,
-            )
-        ),
-        max_leaves=8,
-    )
-)
-def test_any_value_is_applied_or_refused_never_worse(value):
-    """Total: whatever was stored in the Task, the answer is a config or a SpecFault."""
-    with contextlib.suppress(SpecFault):
-        parse_pairs({"instance_group": value, "parameters": value, "dynamic_batching": value})

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from google.protobuf import text_format
+from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2
 
 from deploy.sync.model_folder.build import Builder
@@ -24,22 +25,17 @@ from deploy.sync.model_folder.execution import (
 )
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
+from tests import tiny
 
 BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,))
 
 
-def graph(folder, **names):
-    """A graph of ids and mask, small enough to be written by hand."""
-    onnx = pytest.importorskip("onnx")
-    helper, kinds = onnx.helper, onnx.TensorProto
-    inputs = [
-        helper.make_tensor_value_info(n, kinds.INT64, ["batch", "sequence"]) for n in ("input_ids", "attention_mask")
-    ]
-    output = helper.make_tensor_value_info("logits", kinds.INT64, ["batch", "sequence"])
+def graph(folder, execution=None):
+    """A graph of ids and mask, and its runtime.json."""
     node = helper.make_node("Add", ["input_ids", "attention_mask"], ["logits"])
-    model = helper.make_model(helper.make_graph([node], "g", inputs, [output]))
-    folder.mkdir(exist_ok=True)
-    onnx.save(model, folder / "model.onnx")
+    tiny.saved(folder / "model.onnx", [node], tiny.TOKENS, [("logits", TensorProto.INT64, ("batch", "sequence"))])
+    if execution is not None:
+        (folder / FILE).write_text(encode(execution))
     return folder
 
 
@@ -53,7 +49,7 @@ def built(folder, engine="python", features=frozenset({"avx512_bf16"}), pairs=No
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_a_model_that_is_not_the_judged_one_is_not_given_to_triton(tmp_path, engine):
     """Whichever Triton it is."""
-    bundle = graph(tmp_path / "bundle")
+    bundle = graph(tmp_path)
     judged = hashlib.sha256((bundle / "model.onnx").read_bytes()).hexdigest()
     (bundle / "manifest.json").write_text(json.dumps({"files": {"model.onnx": judged}}))
     built(bundle, engine=engine)
@@ -74,16 +70,9 @@ def test_a_spoiled_file_is_refused_by_name(tmp_path, spoiled):
     assert "triton-gateway optimize" in caught.value.hint
 
 
-def test_features_are_read_from_cpuinfo():
-    """x86 calls them flags, ARM Features."""
-    assert {"avx2", "amx_bf16"} == cpu_features("processor: 0\nflags\t\t: avx2 amx_bf16\n\nprocessor: 1\nflags: x\n")
-    assert {"asimddp", "bf16"} == cpu_features("Features\t: asimddp bf16\n")
-
-
 def test_a_cpu_without_the_feature_is_refused(tmp_path):
     """Before anything reaches Triton. One feature of a group is enough, and a silent kernel is trusted."""
-    folder = graph(tmp_path / "m")
-    (folder / FILE).write_text(encode(BF16_BUNDLE))
+    folder = graph(tmp_path, BF16_BUNDLE)
     with pytest.raises(SpecFault, match="needs a CPU with amx_bf16 or avx512_bf16 or bf16") as caught:
         built(folder, features=frozenset({"avx2"}))
     assert "on this kind of machine" in caught.value.hint
@@ -108,10 +97,7 @@ BUILDS = [
 @pytest.mark.parametrize(("execution", "engine", "pairs", "backend", "parameters"), BUILDS, ids=range(len(BUILDS)))
 def test_engine_and_precision_reach_the_server(tmp_path, execution, engine, pairs, backend, parameters):
     """The embedded server's program, or a full Triton's own backend under its own names."""
-    folder = graph(tmp_path / "m")
-    if execution is not None:
-        (folder / FILE).write_text(encode(execution))
-    config = built(folder, engine=engine, pairs={"parameters": pairs} if pairs else {})
+    config = built(graph(tmp_path, execution), engine=engine, pairs={"parameters": pairs} if pairs else {})
     found = {name: value.string_value for name, value in config.parameters.items()}
     assert (backend, parameters) == (config.backend, found)
     assert config.default_model_filename == ("model.onnx" if backend == "openvino" else "")
@@ -119,8 +105,7 @@ def test_engine_and_precision_reach_the_server(tmp_path, execution, engine, pair
 
 def test_a_gpu_bundle_gets_tensorrt_in_fp16_and_is_refused_by_the_embedded_server(tmp_path):
     """The configuration is Triton's own message, so its names are checked; it was not run on a GPU."""
-    folder = graph(tmp_path / "m")
-    (folder / FILE).write_text(encode(FP16_ON_GPU))
+    folder = graph(tmp_path, FP16_ON_GPU)
     config = built(folder, engine="native")
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     assert ("tensorrt", "FP16") == (accelerator.name, accelerator.parameters["precision_mode"])
@@ -132,22 +117,22 @@ def test_a_gpu_bundle_gets_tensorrt_in_fp16_and_is_refused_by_the_embedded_serve
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_a_bundle_is_never_given_more_rows_than_it_was_judged_with(tmp_path, engine, caplog):
     """A graph may be right up to 64 rows and wrong above: lowered, and said, since the endpoint shall serve."""
-    folder = graph(tmp_path / "m")
     pairs = {"max_batch_size": "128", "dynamic_batching": {"preferred_batch_size": [8, 64, 128]}}
-    assert 128 == built(folder, engine=engine, pairs=pairs).max_batch_size, "nobody judged it, so nobody limits it"
-    (folder / FILE).write_text(encode(Execution()))
-    config = built(folder, engine=engine, pairs=pairs)
+    assert 128 == built(graph(tmp_path), engine=engine, pairs=pairs).max_batch_size, (
+        "nobody judged it, so nobody limits it"
+    )
+    config = built(graph(tmp_path, Execution()), engine=engine, pairs=pairs)
     assert (64, [8, 64]) == (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size))
     assert "max_batch_size 128 is lowered" in caplog.text
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, (1, 1)), (2, (2, 1)), (4, (4, 1)), (8, (4, 2)), (30, (4, 7))])
-def test_every_core_is_used_and_weights_are_held_at_most_four_times(cores, expected):
-    """Instances were measured to be better than threads, but each costs the model's memory."""
-    tuning = tuning_for(cores)
-    assert expected == (tuning.instances, tuning.threads)
+def test_what_this_machine_has():
+    """Features, which x86 calls flags and ARM Features; at least one core, of which every one is used.
 
-
-def test_this_machine_has_at_least_one_core():
-    """Whatever affinity and quota say."""
+    Instances were measured to be better than threads, but each costs the model's memory: at most four.
+    """
+    assert {"avx2", "amx_bf16"} == cpu_features("processor: 0\nflags\t\t: avx2 amx_bf16\n\nprocessor: 1\nflags: x\n")
+    assert {"asimddp", "bf16"} == cpu_features("Features\t: asimddp bf16\n")
     assert available_cores() >= 1
+    found = {cores: (tuning_for(cores).instances, tuning_for(cores).threads) for cores in (1, 2, 4, 8, 30)}
+    assert {1: (1, 1), 2: (2, 1), 4: (4, 1), 8: (4, 2), 30: (4, 7)} == found

@@ -7,55 +7,37 @@ import pytest
 from deploy.sync.model_folder.layout import choose_kind, lay_out
 from gateway.errors import SpecFault
 
+CASES = [
+    (["bert.onnx", "vocab.txt"], "", "onnx", {"1/model.onnx": "bert.onnx"}),
+    (["weird name.bin"], "onnxruntime_onnx", "onnx", {"1/model.onnx": "weird name.bin"}),
+    (["model.onnx", "old.onnx", "m.plan"], "", "onnx", {"1/model.onnx": "model.onnx"}),
+    (["onnx/model.onnx", "onnx/q.onnx"], "", "onnx", {"1/model.onnx": "onnx/model.onnx"}),
+    (["net.pth"], "", "pytorch", {"1/model.pt": "net.pth"}),
+    (["b.engine", "vocab.txt"], "", "tensorrt", {"1/model.plan": "b.engine"}),
+    (["m.plan", "m.pt"], "", "folder", {"1/m.plan": "m.plan", "1/m.pt": "m.pt"}),
+    (["only.xyz"], "", "folder", {"1/model.bin": "only.xyz"}),
+    (["x.onnx", "b/c"], "fil", "folder", {"1/x.onnx": "x.onnx", "1/b/c": "b/c"}),
+    (["model.py"], "python", "python", {"1/model.py": "model.py"}),
+]
+"""Files, the user's backend, the kind, and where files land."""
 
-@pytest.mark.parametrize(
-    ("files", "backend", "kind"),
-    [
-        (["bert.onnx", "tokenizer.json"], "", "onnx"),
-        (["model.bin"], "onnxruntime_onnx", "onnx"),
-        (["m.pt"], "", "pytorch"),
-        (["m.plan"], "", "tensorrt"),
-        (["m.plan", "m.pt"], "", "folder"),
-        (["m.plan", "m.onnx"], "", "onnx"),
-        (["model.bin"], "", "folder"),
-        (["x.onnx", "y"], "fil", "folder"),
-    ],
-)
-def test_the_kind_follows_the_user_then_the_files(files, backend, kind):
-    """The framework that clearml-serving records for a folder is a guess."""
+
+@pytest.mark.parametrize(("files", "backend", "kind", "mapping"), CASES)
+def test_the_kind_follows_the_user_then_the_files_which_land_where_the_backend_looks(files, backend, kind, mapping):
+    """The framework that clearml-serving records is a guess; a single file gets its backend's name."""
     assert kind == choose_kind(files, backend)
-
-
-@pytest.mark.parametrize(
-    ("kind", "files", "mapping"),
-    [
-        ("onnx", ["weird name.bin"], {"1/model.onnx": "weird name.bin"}),
-        ("onnx", ["model.onnx", "old.onnx", "vocab.txt"], {"1/model.onnx": "model.onnx"}),
-        ("onnx", ["onnx/model.onnx", "onnx/q.onnx"], {"1/model.onnx": "onnx/model.onnx"}),
-        ("pytorch", ["net.pth"], {"1/model.pt": "net.pth"}),
-        ("tensorrt", ["b.engine", "vocab.txt"], {"1/model.plan": "b.engine"}),
-        ("folder", ["a", "b/c"], {"1/a": "a", "1/b/c": "b/c"}),
-        ("folder", ["only.xyz"], {"1/model.bin": "only.xyz"}),
-        ("python", ["model.py"], {"1/model.py": "model.py"}),
-    ],
-)
-def test_files_land_where_the_backend_looks(kind, files, mapping):
-    """The single file of a model gets its backend's name, whatever it was called."""
     assert mapping == lay_out(kind, files)
 
 
-def test_external_weights_stay_beside_the_model_under_their_own_names():
-    """The ONNX file refers to them by that name."""
-    files = ["sub/m.onnx", "sub/m.onnx.data", "other"]
-    assert {"1/model.onnx": "sub/m.onnx", "1/m.onnx.data": "sub/m.onnx.data"} == lay_out(
-        "onnx", files, external=["m.onnx.data"]
-    )
-
-
 @pytest.mark.parametrize("name", ["gone.data", "../escape", "/etc/passwd"])
-def test_missing_or_escaping_weights_are_refused(name):
-    """Said before Triton tries to load half a model; so are two candidates, of which the user decides."""
+def test_external_weights_stay_beside_the_model_under_their_own_names(name):
+    """The ONNX file refers to them by that name. Missing or escaping ones are refused before Triton loads half a
+    model; so are two candidates, of which the user decides.
+    """
+    files = ["sub/m.onnx", "sub/m.onnx.data", "other"]
+    expected = {"1/model.onnx": "sub/m.onnx", "1/m.onnx.data": "sub/m.onnx.data"}
+    assert expected == lay_out("onnx", files, external=["m.onnx.data"])
     with pytest.raises(SpecFault, match="keeps weights in"):
-        lay_out("onnx", ["m.onnx"], external=[name])
+        lay_out("onnx", files, external=[name])
     with pytest.raises(SpecFault, match=r"2 \.onnx files \(a\.onnx, b\.onnx\)"):
         lay_out("onnx", ["a.onnx", "b.onnx"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deploy.sync.runtime import generate_model
-from deploy.sync.runtime.generate_model import Graph, Refused, Settings, TritonPythonModel, choose, scores_of
+from deploy.sync.runtime.generate_model import Graph, Refused, TritonPythonModel
 from tests.waiting import until
 
 
@@ -103,12 +103,28 @@ def over(*senders: Sender) -> None:
     until(lambda: all(sender.is_over for sender in senders), pause=0.001)
 
 
-def test_a_text_ends_at_its_length_or_its_end(program: Any) -> None:
-    """The last token says why; the end's token is sent, too."""
-    long, ended = ask(program, [5], max_new_tokens=3), ask(program, [5], max_new_tokens=9, eos_token_ids=[7])
-    over(long, ended)
-    assert ([6, 7, 8], "length") == (long.tokens, long.reason)
-    assert ([6, 7], "eos") == (ended.tokens, ended.reason)
+ENDS: dict[str, tuple[list[int], dict[str, Any], list[int], str, str]] = {
+    "its length": ([5], {"max_new_tokens": 3}, [6, 7, 8], "length", ""),
+    "its end's token, which is sent, too": ([5], {"max_new_tokens": 9, "eos_token_ids": [7]}, [6, 7], "eos", ""),
+    "a failure, of which one line is told": ([98], {"max_new_tokens": 5}, [99], "", "no such token"),
+    "nobody who reads it": ([10], {"max_new_tokens": 90}, [11, 12], "", ""),
+    **{f"refused: {given}": ([1], given, [], "", "parameters are") for given in (
+        {"max_new_tokens": 0}, {"temperature": 0}, {"repetition_penalty": -1}, {"unknown": 1}, {"max_new_tokens": "x"},
+        {"eos_token_ids": 5},
+    )},
+}  # fmt: skip
+"""What ends a text: its tokens and parameters → what is sent, why that was the last, and the error."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_text_ends_and_others_go_on(program: Any, end: str) -> None:
+    """Refusals come before anything runs."""
+    ids, settings, tokens, reason, error = ENDS[end]
+    sender = Sender()
+    sender.cancelled_after = 2 if ids == [10] else 10**6
+    over(ask(program, ids, sender, **settings), other := ask(program, [1], max_new_tokens=5))
+    assert (tokens, reason, error) == (sender.tokens, sender.reason, sender.error[: len(error) or None])
+    assert ([2, 3, 4, 5, 6], "length") == (other.tokens, other.reason)
 
 
 def test_a_short_text_does_not_wait_for_a_long_ones_end(program: Any) -> None:
@@ -120,15 +136,6 @@ def test_a_short_text_does_not_wait_for_a_long_ones_end(program: Any) -> None:
     assert ([101, 102], 90) == (short.tokens, len(long.tokens))
 
 
-def test_a_cancelled_text_is_not_continued(program: Any) -> None:
-    """It ends without a reason: nobody reads it."""
-    sender = Sender()
-    sender.cancelled_after = 2
-    ask(program, [1], sender, max_new_tokens=90)
-    over(sender)
-    assert ([2, 3], "") == (sender.tokens, sender.error)
-
-
 def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
     """Also one that still waits for its place. It ends as a cancelled one does."""
     late = [ask(program, [1], max_new_tokens=90, seconds=0.0) for _ in range(2 * generate_model.MAX_ACTIVE)]
@@ -138,27 +145,6 @@ def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
     assert ([101, 102], "length") == (other.tokens, other.reason)
 
 
-def test_a_failure_is_its_own_texts_alone(program: Any) -> None:
-    """One line of the reason; others go on."""
-    bad, good = ask(program, [98], max_new_tokens=5), ask(program, [1], max_new_tokens=5)
-    over(bad, good)
-    assert ("no such token", [99]) == (bad.error, bad.tokens)
-    assert ("", 5) == (good.error, len(good.tokens))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"max_new_tokens": 0}, {"temperature": 0}, {"repetition_penalty": -1}, {"unknown": 1}, {"max_new_tokens": "x"},
-     {"eos_token_ids": 5}],
-    ids=str,
-)  # fmt: skip
-def test_unusable_parameters_are_refused(program: Any, settings: dict[str, Any]) -> None:
-    """With the reason, before anything runs."""
-    sender = ask(program, [1], **settings)
-    assert sender.is_over
-    assert "parameters are" in sender.error
-
-
 def test_unloading_ends_what_runs(program: Any) -> None:
     """Senders are told, once; what is asked later is not begun."""
     program._graph.next_logits = lambda text: np.zeros(200, np.float32)
@@ -166,13 +152,6 @@ def test_unloading_ends_what_runs(program: Any) -> None:
     until(lambda: sender.tokens)
     program.finalize()
     assert (True, "the model is being unloaded") == (sender.is_over, sender.error)
-
-
-def graph_of(inputs: list[str], outputs: list[str]) -> Graph:
-    """A graph with these names."""
-    named = [SimpleNamespace(name=name, shape=["b", 2, "p", 4], type="tensor(float)") for name in inputs]
-    session = SimpleNamespace(get_inputs=lambda: named, get_outputs=lambda: [SimpleNamespace(name=n) for n in outputs])
-    return Graph(session, SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda value: value)))
 
 
 @pytest.mark.parametrize(
@@ -186,18 +165,7 @@ def graph_of(inputs: list[str], outputs: list[str]) -> Graph:
 )
 def test_graphs_that_cannot_generate_are_refused(inputs: list[str], outputs: list[str], reason: str) -> None:
     """When they are loaded, with what is missing."""
+    given, returned = ([SimpleNamespace(name=name) for name in names] for names in (inputs, outputs))
+    session = SimpleNamespace(get_inputs=lambda: given, get_outputs=lambda: returned)
     with pytest.raises(Refused, match=reason):
-        graph_of(inputs, outputs)
-
-
-def test_draws_stay_within_what_is_allowed() -> None:
-    """`top_k` 1 is the best token, whatever the temperature; a seed repeats a draw."""
-    logits = np.random.default_rng(0).normal(size=50).astype(np.float32)
-    settings = Settings(do_sample=True, temperature=50.0, top_k=1)
-    assert {int(logits.argmax())} == {
-        choose(scores_of(logits, [1], settings), settings, np.random.default_rng(seed)) for seed in range(20)
-    }
-    wide = Settings(do_sample=True, temperature=5.0)
-    draws = [choose(scores_of(logits, [1], wide), wide, np.random.default_rng(seed)) for seed in (1, 1, 2, 3, 4)]
-    assert draws[0] == draws[1]
-    assert len(set(draws)) > 1
+        Graph(session, SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_numpy=None)))
