@@ -16,22 +16,14 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "good", "bad", "film
 VOCABULARY = {word: i for i, word in enumerate(WORDS)}
 
 CLASSIFIER = {
-    "architectures": ["BertForSequenceClassification"],
-    "model_type": "bert",
-    "id2label": {"0": "NEGATIVE", "1": "NEUTRAL", "2": "POSITIVE"},
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
+    "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0, "type_vocab_size": 2,
+    "id2label": {"0": "NEGATIVE", "1": "NEUTRAL", "2": "POSITIVE"}, "max_position_embeddings": 16,
     "vocab_size": len(WORDS),
-}
+}  # fmt: skip
 ENCODER = {
-    "architectures": ["BertModel"],
-    "model_type": "bert",
-    "hidden_size": 4,
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-    "vocab_size": len(WORDS),
-}
+    "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 4, "max_position_embeddings": 16,
+    "type_vocab_size": 2, "vocab_size": len(WORDS),
+}  # fmt: skip
 
 MakeFolder = Callable[..., Path]
 

@@ -29,6 +29,10 @@ def pooled(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
     return {"modules.json": [*POOLING_MODULES, *more], "p/config.json": config}
 
 
+IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+SIGMOID = {"config_sentence_transformers.json": {
+    "model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid",
+}}  # fmt: skip
 SENTENCES_OF_8 = {"sentence_bert_config.json": {"max_seq_length": 8}}
 FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     # the task: by the suffix of the architecture's name; a folder of sentence-transformers may keep its base model's
@@ -76,6 +80,11 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     # BERT has several types of tokens; RoBERTa and DistilBERT do not
     *(({}, {**CLASSIFIER, "type_vocab_size": types}, "input_names", ("input_ids", "attention_mask", *more))
       for types, more in ((2, ("token_type_ids",)), (1, ()), (0, ()), (None, ()))),
+    # cross-encoders of sentence-transformers 4 and 6 rank with one label; with several they classify pairs
+    *((files, {**CLASSIFIER, "id2label": labels, **config}, *fact)
+      for files, config, activation in (({}, IDENTITY, "none"), (SIGMOID, {}, "sigmoid"))
+      for labels, *fact in (({"0": "LABEL_0"}, "task", "ranking"), ({"0": "LABEL_0"}, "activation", activation),
+                            ({"0": "a", "1": "b"}, "task", "text-classification"))),
     # decoders pad on the left
     *(({"tokenizer_config.json": {f"{what}_side": "left"}}, ENCODER, f"{what}_side", "left")
       for what in ("padding", "truncation")),
@@ -91,6 +100,7 @@ def test_what_a_folder_says(
     assert expected == getattr(read(make_folder(files, **config)), field)
 
 
+GENERATOR = {"architectures": ["GPT2LMHeadModel"], "n_positions": 64, "eos_token_id": 3}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     # gaps, names as numbers, and duplicate names would give wrong answers
     *(({}, {**CLASSIFIER, "id2label": labels}, "id2label")
@@ -106,6 +116,10 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     # the known ones, and the option that overrides it, are named
     *(({}, {"architectures": architectures}, r"\*ForSequenceClassification.*option task")
       for architectures in (["ViTForImageClassification"], [], None, "BertModel")),
+    ({}, {**CLASSIFIER, "id2label": {"0": "LABEL_0"}, "sentence_transformers": {"activation_fn": "my.Own"}}, "Own"),
+    # texts would be drawn otherwise
+    *(({"generation_config.json": {key: value}}, GENERATOR, rf"generation_config\.json: {key} must be")
+      for key, value in (("temperature", "0.7"), ("do_sample", 1), ("top_k", True), ("top_p", [1]))),
     # one clear error for any content
     *(({"config.json": content}, {}, r"config\.json")
       for content in ("{", "[]", "3", "null", "\ufeff{}", "[" * 100_000)),
@@ -119,52 +133,18 @@ def test_a_folder_that_cannot_be_read_right_is_refused(
 ) -> None:
     """By name; so is one without config.json."""
     folder = make_folder(files, **config)
-    with pytest.raises(InvalidBundle, match=said):
+    with pytest.raises((InvalidBundle, UnsupportedTask), match=said):
         read(folder)
     (folder / "config.json").unlink()
     with pytest.raises(InvalidBundle, match=r"config\.json"):
         read(folder)
 
 
-def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) -> None:
-    """The option may lower the limit or raise a file's, but cannot add positions."""
-    folder = make_folder({"sentence_bert_config.json": {"max_seq_length": 8}}, **ENCODER)
-    assert 12 == read(folder, max_length=12).max_length
-    with pytest.raises(InvalidOption, match="at most 16"):
-        read(folder, max_length=17)
-
-
-@pytest.mark.parametrize(
-    ("files", "config", "activation"),
-    [
-        ({}, {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "none"),
-        (
-            {"config_sentence_transformers.json": {
-                "model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid",
-            }},
-            {}, "sigmoid",
-        ),
-    ],
-    ids=["version 4", "version 6"],
-)  # fmt: skip
-def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any, config: Any, activation: str) -> None:
-    """In the form of either version of sentence-transformers. With several labels they classify pairs."""
-    one = {**CLASSIFIER, "id2label": {"0": "LABEL_0"}, **config}
-    found = read(make_folder(files, **one))
-    assert ("ranking", activation) == (found.task, found.activation)
-    assert "text-classification" == read(make_folder(files, **{**CLASSIFIER, **config})).task
-    unknown = {**one, "sentence_transformers": {"activation_fn": "my.Own"}}
-    with pytest.raises(UnsupportedTask, match="Own"):
-        read(make_folder({}, **unknown))
-
-
 @pytest.mark.parametrize(
     ("files", "stated", "pad"),
     [
-        ({"tokenizer_config.json": {"pad_token": "b"}}, 0, 5),
         ({"tokenizer_config.json": {"pad_token": {"content": "b"}}}, 0, 5),
         ({"special_tokens_map.json": {"pad_token": "b"}}, 0, 5),
-        ({}, 3, 3),
         ({"tokenizer_config.json": {"pad_token": "?"}}, 3, 3),
         ({}, None, 0),
     ],
@@ -180,23 +160,17 @@ def test_pad_id_is_the_id_of_the_pad_token(
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_lenght": 3},
-        {"max_length": "many"},
-        {"max_length": 0},
-        {"max_length": 1.5},
-        {"normalize": "maybe"},
-        {"pooling": "median"},
-        {"function_to_apply": "tanh"},
-        {"task": ""},
-        {"max_rows": -1},
-        {"hypothesis_template": "It is."},
-        {"candidate_labels": " , "},
+        {"max_lenght": 3}, {"max_length": "many"}, {"max_length": 0}, {"max_length": 1.5}, {"max_length": 17},
+        {"normalize": "maybe"}, {"pooling": "median"}, {"function_to_apply": "tanh"}, {"task": ""}, {"max_rows": -1},
+        {"hypothesis_template": "It is."}, {"candidate_labels": " , "},
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dict[str, Any]) -> None:
-    """A typing error is never ignored."""
+    """A typing error is never ignored. The length may be above a file's, but no option adds positions to a table."""
     both = {"architectures": ["BertForSequenceClassification"] if "function_to_apply" in options else ["BertModel"]}
-    folder = make_folder(**{**ENCODER, **both})
+    folder = make_folder(SENTENCES_OF_8, **{**ENCODER, **both})
+    assert 16 == read(folder, max_length=16).max_length
     with pytest.raises(InvalidOption, match=next(iter(options))):
         read(folder, **options)
 
@@ -208,9 +182,6 @@ def test_options_may_be_text(make_folder: MakeFolder, encoder: Path) -> None:
     assert "text-classification" == read(encoder, task="text-classification").task
     config = read(make_folder(**CLASSIFIER), max_length="7", long_texts="refuse", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)
-
-
-GENERATOR = {"architectures": ["GPT2LMHeadModel"], "n_positions": 64, "eos_token_id": 3}
 
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
@@ -255,10 +226,3 @@ def test_sampling_parameters_and_end_tokens_are_read(make_folder: MakeFolder) ->
     assert {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
             "max_new_tokens": 9} == config.generation  # fmt: skip
     assert {"temperature": 0.5} == read(make_folder(**GENERATOR, temperature=0.5)).generation
-
-
-@pytest.mark.parametrize(("key", "value"), [("temperature", "0.7"), ("do_sample", 1), ("top_k", True), ("top_p", [1])])
-def test_sampling_parameters_of_another_type_are_refused(make_folder: MakeFolder, key: str, value: object) -> None:
-    """They were not read, and texts were drawn otherwise."""
-    with pytest.raises(InvalidBundle, match=rf"generation_config\.json: {key} must be"):
-        read(make_folder({"generation_config.json": {key: value}}, **GENERATOR))

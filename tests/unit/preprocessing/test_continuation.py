@@ -44,24 +44,15 @@ def test_parts_join_to_the_whole_text(prompt: str, text: str) -> None:
 def test_text_ends_in_front_of_the_first_stop_string(text: str, stop: list[str]) -> None:
     """Without one it is whole. No part is ever taken back."""
     parts, has_stopped = parts_of(text, stop=stop)
-    places = [text.find(s) for s in stop if s in text]
     # The first that is complete counts: a longer one that began earlier may still be on its way.
     ends = [(text.find(s) + len(s), text.find(s)) for s in stop if s in text]
-    assert bool(places) == has_stopped
-    if not ends:
-        assert text == "".join(parts)
-    else:
-        complete = min(end for end, _ in ends)
-        assert text[: min(at for end, at in ends if end == complete)] == "".join(parts)
+    assert bool(ends) == has_stopped
+    expected = text[: min(at for end, at in ends if end == min(ends)[0])] if ends else text
+    assert expected == "".join(parts)
 
 
-def test_tokens_without_text_give_nothing() -> None:
-    """A special token does not delay the following text."""
-    made = Continuation(Bytes(), [])
-    assert ["", "", "a"] == [made.push(256), made.push(256), made.push(97)]
-
-
-def test_unfinished_characters_come_with_the_rest() -> None:
+def test_tokens_without_text_delay_nothing_and_unfinished_characters_come_with_the_rest() -> None:
     """As if all tokens were decoded at once."""
     made = Continuation(Bytes(), [])
-    assert ("", "\ufffd") == (made.push(0xE4), made.rest())
+    assert ["", "", "a", ""] == [made.push(token) for token in (256, 256, 97, 0xE4)]
+    assert "\ufffd" == made.rest()

@@ -20,36 +20,47 @@ from .conftest import CLASSIFIER, VOCABULARY, MakeFolder, word_piece
 
 def normalizing(*steps: normalizers.Normalizer) -> Tokenizer:
     """Return the tokenizer of thirteen words with another normalizer."""
+    return with_part(normalizer=normalizers.Sequence(list(steps)))
+
+
+def with_part(**parts: Any) -> Tokenizer:
+    """Return the tokenizer of thirteen words with other parts."""
     tokenizer = word_piece()
-    tokenizer.normalizer = normalizers.Sequence(list(steps))
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
     return tokenizer
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config.json", "tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json"],
-)
+HUGE = {
+    **dict.fromkeys(
+        (
+            "config.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "modules.json",
+            "sentence_bert_config.json",
+        ),
+        (64 * MAX_BYTES, "512 MiB, at most 8 MiB"),
+    ),
+    "tokenizer.json": (MAX_TOKENIZER_BYTES + 1, "65 MiB, at most 64 MiB"),
+}
+"""A file → its bytes, and what is said. Parsing a tokenizer takes a tenth of a second per megabyte."""
+
+
+@pytest.mark.parametrize("name", HUGE)
 def test_a_huge_json_file_is_refused_before_it_is_parsed(make_folder: MakeFolder, name: str) -> None:
     """The message names the file, its size and the limit; no more than the limit is read into memory."""
     folder = make_folder()
-    with (folder / name).open("wb") as file:
-        file.truncate(64 * MAX_BYTES)
+    size, said = HUGE[name]
+    with (folder / name).open("ab") as file:
+        file.truncate(size)
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidBundle, match=rf"{name} .*has 512 MiB, at most 8 MiB are read"):
+        with pytest.raises(InvalidBundle, match=rf"{name} .*has {said} are read"):
             TextProcessor.from_folder(folder)
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
     finally:
         tracemalloc.stop()
-
-
-def test_a_huge_tokenizer_is_refused_before_it_is_parsed(make_folder: MakeFolder) -> None:
-    """Parsing takes a tenth of a second per megabyte, during which no other request is answered."""
-    folder = make_folder()
-    with (folder / "tokenizer.json").open("ab") as file:
-        file.truncate(MAX_TOKENIZER_BYTES + 1)
-    with pytest.raises(InvalidBundle, match=r"tokenizer\.json .*has 65 MiB, at most 64 MiB are read"):
-        TextProcessor.from_folder(folder)
 
 
 def test_long_contexts_cost_no_more_to_load(make_folder: MakeFolder) -> None:
@@ -75,13 +86,6 @@ def huge(kind: str) -> Tokenizer:
     return tokenizer
 
 
-def decoding(decoder: decoders.Decoder) -> Tokenizer:
-    """Return the tokenizer of thirteen words with a decoder."""
-    tokenizer = word_piece()
-    tokenizer.decoder = decoder
-    return tokenizer
-
-
 TOO_LARGE: list[tuple[Callable[[], Tokenizer], dict[str, Any], str]] = [
     (lambda: normalizing(normalizers.Replace("a", "b" * 300_000)), {}, "normalizer makes up to 300000 characters"),
     (lambda: normalizing(normalizers.Replace(Regex("x*"), "b" * 300)), {}, "normalizer makes up to 301 characters"),
@@ -90,7 +94,7 @@ TOO_LARGE: list[tuple[Callable[[], Tokenizer], dict[str, Any], str]] = [
     (lambda: normalizing(normalizers.Sequence([normalizers.Replace("a", "b" * 999)])), {},
      "normalizer makes up to 999 characters"),
     (lambda: normalizing(normalizers.Prepend("b" * 999)), {}, "normalizer makes up to 999 characters"),
-    (lambda: decoding(decoders.Replace("a", "b" * 300_000)), {}, "decoder makes up to 300000 characters"),
+    (lambda: with_part(decoder=decoders.Replace("a", "b" * 300_000)), {}, "decoder makes up to 300000 characters"),
     *((lambda kind=kind: huge(kind), {"vocab_size": None}, "has a token of 5000 characters, at most 4096")  # type: ignore[misc]
       for kind in ("WordPiece", "Unigram", "added")),
     *((word_piece, labels, "labels, at most 50000") for labels in (
@@ -151,20 +155,8 @@ def test_unknown_patterns_are_never_run_on_the_event_loop(
     make_folder: MakeFolder, part: dict[str, Any], is_slow: bool
 ) -> None:
     """They may backtrack for half a second per row, and even a short text would stop all other requests."""
-    tokenizer = word_piece()
-    for name, value in part.items():
-        setattr(tokenizer, name, value)
-    processor = TextProcessor.from_folder(make_folder(tokenizer=tokenizer))
+    processor = TextProcessor.from_folder(make_folder(tokenizer=with_part(**part)))
     assert is_slow == processor.encodes_off_loop(processor.parse({"text": "a"}))
-
-
-def test_special_tokens_have_the_ids_of_the_vocabulary(make_folder: MakeFolder) -> None:
-    """Looked up in the loaded tokenizer. To parse a multilingual vocabulary again stops the process for 0.4 s."""
-    names = ("pad_token", "mask_token", "unk_token", "cls_token")
-    folder = make_folder({"tokenizer_config.json": dict(zip(names, ("a", "b", "c", "good"), strict=True))})
-    config = TextProcessor.from_folder(folder).config
-    found = (config.pad_id, config.mask_id, config.unknown_id, config.cls_id)
-    assert tuple(VOCABULARY[word] for word in ("a", "b", "c", "good")) == found
 
 
 def test_ordinary_folders_are_accepted(make_folder: MakeFolder) -> None:

@@ -68,21 +68,23 @@ def test_outputs_are_requested_by_their_meaning() -> None:
     assert ("output_0",) == head.select_outputs(["output_0"])
 
 
-def test_texts_are_stripped_and_lower_cased_as_sentence_transformers_does() -> None:
-    """A tokenizer that sees white space would give other ids."""
-    assert ["Ab"] == SentenceEmbedding(CONFIG).parse({"text": " Ab\n"}).texts
-    assert ["ab"] == SentenceEmbedding(replace(CONFIG, lowercase=True)).parse({"text": "Ab"}).texts
+PROMPTS = {"prompts": {"query": "query: ", "passage": "passage: ", "none": ""}, "default_prompt": "passage"}
 
 
-def test_prompts_are_prepended() -> None:
-    """The default one unless the request names another. An unknown one is refused with the known names."""
-    prompts = {"query": "query: ", "passage": "passage: ", "none": ""}
-    head = SentenceEmbedding(replace(CONFIG, prompts=prompts, default_prompt="passage"))
-    assert ["passage: a"] == head.parse({"text": "a"}).texts
-    assert ["query: a"] == head.parse({"text": "a", "parameters": {"prompt_name": "query"}}).texts
-    assert ["a"] == head.parse({"text": "a", "parameters": {"prompt_name": "none"}}).texts
-    with pytest.raises(InvalidInput, match="none, passage, query"):
-        head.parse({"text": "a", "parameters": {"prompt_name": "x"}})
+@pytest.mark.parametrize(
+    ("config", "parameters", "text"),
+    [
+        ({}, {}, "Ab"), ({"lowercase": True}, {}, "ab"), (PROMPTS, {}, "passage: Ab"),
+        (PROMPTS, {"prompt_name": "query"}, "query: Ab"), (PROMPTS, {"prompt_name": "none"}, "Ab"),
+    ],
+)  # fmt: skip
+def test_texts_are_made_as_sentence_transformers_does(config: Any, parameters: Any, text: str) -> None:
+    """Stripped, lower-cased and behind the prompt; an unknown one is refused with the known names."""
+    head = SentenceEmbedding(replace(CONFIG, **config))
+    assert [text] == head.parse({"text": " Ab\n", "parameters": parameters}).texts
+    if config is PROMPTS:
+        with pytest.raises(InvalidInput, match="none, passage, query"):
+            head.parse({"text": "a", "parameters": {"prompt_name": "x"}})
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 4), (3, 4), (2, 1, 4), (2, 0, 4), (2, 3, 0), (2, 0), (2, 3, 4, 1)])
@@ -92,9 +94,5 @@ def test_outputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
         answer({"last_hidden_state": np.zeros(shape, np.float32)}, {"text": ["a", "b"]})
     with pytest.raises(InvalidOutput, match="not finite"):
         answer({"last_hidden_state": np.full((1, 2, 2), np.inf, np.float32)}, {"text": "a"}, lengths=[2])
-
-
-def test_token_vectors_of_a_model_with_layers_after_pooling_are_refused() -> None:
-    """Without those layers they would be another model's vectors."""
-    with pytest.raises(InvalidOutput, match="whole sentence-transformers pipeline"):
+    with pytest.raises(InvalidOutput, match="whole sentence-transformers pipeline"):  # it has layers after pooling
         answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]}, replace(CONFIG, pooling=()))

@@ -11,28 +11,11 @@ from preprocessing.heads.sequence_classification import SequenceClassification
 from preprocessing.types import Encoded, Prepared
 
 LABELS = ("NO", "MAYBE", "YES")
-SCORES = {"YES": 0.8437947, "NO": 0.1141952, "MAYBE": 0.0420101}
 
 
-def answer(logits: Any, body: dict[str, Any], *, truncated: bool = False, **config: Any) -> Any:
-    """Return the answer to a body, given the logits of its rows."""
-    head = SequenceClassification(TaskConfig(task="t", **{"labels": LABELS, "activation": "softmax", **config}))
-    prepared = Prepared([Encoded(np.arange(4), truncated=truncated) for _ in logits], head.parse(body))
-    return head.render(head.decode({"logits": np.array(logits, np.float32)}, prepared), prepared)
-
-
-def test_scores_are_listed_from_best_to_worst() -> None:
-    """At the top level for one text, in its order for a list, also for one of one item; cuts only where there are."""
-    one = answer([[0.0, -1.0, 2.0]], {"text": "a"})
-    assert ("YES", one["scores"]["YES"], 4) == (one["label"], one["score"], one["tokens"])
-    assert list(SCORES) == list(one["scores"])
-    assert pytest.approx(SCORES, abs=1e-6) == one["scores"]
-    several = answer([[0, 0, 1], [1, 0, 0]], {"text": ["a", "b"]})
-    assert (["YES", "NO"], [4, 4]) == ([item["label"] for item in several["results"]], several["tokens"])
-    assert 1 == len(answer([[0, 0, 1]], {"text": ["a"]})["results"])
-    assert "truncated" not in one
-    assert answer([[0, 1, 2]], {"text": "a"}, truncated=True)["truncated"] is True
-    assert [True] == answer([[0, 1, 2]], {"text": ["a"]}, truncated=True)["truncated"]
+def head_of(**config: Any) -> SequenceClassification:
+    """Return the head of a model with three labels."""
+    return SequenceClassification(TaskConfig(task="t", labels=LABELS, activation="softmax", **config))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +28,18 @@ def test_scores_are_listed_from_best_to_worst() -> None:
     ],
 )
 def test_the_best_labels_are_listed(logits: Any, top_k: int | None, endpoint: int | None, labels: list[str]) -> None:
-    """As many as the request says, else the endpoint; equal scores in the model's order, the same in every call."""
-    body = {"text": "a", "parameters": {"top_k": top_k}}
-    assert labels == list(answer([logits], body, top_k=endpoint)["scores"])
+    """As many as the request says, else the endpoint; equal scores in the model's order, the same in every call.
+
+    At the top level for one text, in its order for a list, also for one of one item; cuts only where there are.
+    """
+    head = head_of(top_k=endpoint)
+    for is_cut, text in ((False, "a"), (True, "a"), (False, ["a"]), (True, ["a"])):
+        request = head.parse({"text": text, "parameters": {"top_k": top_k}})
+        prepared = Prepared([Encoded(np.arange(4), truncated=is_cut)], request)
+        answer: Any = head.render(head.decode({"logits": np.array([logits], np.float32)}, prepared), prepared)
+        if isinstance(text, list):
+            answer = {**answer.pop("results")[0], **{name: values[0] for name, values in answer.items()}}
+        assert (labels, 4, is_cut) == (list(answer["scores"]), answer["tokens"], answer.get("truncated", False))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +51,7 @@ def test_the_best_labels_are_listed(logits: Any, top_k: int | None, endpoint: in
 )
 def test_logits_that_are_no_scores_are_refused(logits: Any) -> None:
     """Of another shape, for a model with other labels than its config; JSON has no NaN."""
-    head = SequenceClassification(TaskConfig(task="t", labels=LABELS, activation="softmax"))
+    head = head_of()
     prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
     with pytest.raises(InvalidOutput):
         head.decode({"logits": logits.astype(np.float32)}, prepared)
