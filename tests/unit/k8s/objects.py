@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from gateway import settings
 from gateway.settings import Settings
 
 Objects = list[dict[str, Any]]
+Render = Callable[..., Objects]
 
 
 def variables_of(command: str) -> set[str]:
@@ -52,6 +54,33 @@ def pods(objects: Objects) -> Iterator[tuple[str, dict[str, str], dict[str, Any]
     for each in of(objects, "Deployment"):
         template = each["spec"]["template"]
         yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+
+
+def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    """POD/NAME and spec of every container."""
+    for name, _, spec in pods(objects):
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            yield f"{name}/{container['name']}", container
+
+
+def environment(objects: Objects, container: Mapping[str, Any]) -> dict[str, str]:
+    """Variables with a value that is written down: ConfigMaps, then its own; `$(NAME)` as the kubelet replaces it."""
+    found: dict[str, str] = {}
+    for each in container.get("envFrom", []):
+        found |= named(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
+    for entry in container.get("env", []):
+        if "value" in entry:
+            found[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), entry["value"])
+    return found
+
+
+def entries(value: Any, field: str) -> Iterator[Any]:
+    """Every value of a field, wherever it is."""
+    for key, each in value.items() if isinstance(value, dict) else ((None, one) for one in value):
+        if key == field:
+            yield each
+        if isinstance(each, dict | list):
+            yield from entries(each, field)
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:

@@ -45,17 +45,14 @@ def test_what_is_missing_or_unknown_is_named(values: tuple[str, ...], said: str)
         plain(*values)
 
 
-@pytest.mark.parametrize(
-    ("api", "files", "web"),
-    [
+def test_the_other_addresses_of_a_clearml_server_follow_from_its_api() -> None:
+    """As its own images and its own chart name them."""
+    for api, files, web in (
         ("https://api.clearml.example", "https://files.clearml.example", "https://app.clearml.example"),
         ("http://clearml-apiserver.c:8008", "http://clearml-fileserver.c:8081", "http://clearml-webserver.c:8080"),
-    ],
-)
-def test_the_other_addresses_of_a_clearml_server_follow_from_its_api(api: str, files: str, web: str) -> None:
-    """As its own images and its own chart name them."""
-    [found] = [each["data"] for each in rendered(f'--set-json=clearml.apiHost="{api}"') if each["kind"] == "ConfigMap"]
-    assert (api, files, web) == tuple(found[f"CLEARML_{name}_HOST"] for name in ("API", "FILES", "WEB"))
+    ):
+        [found] = [one["data"] for one in rendered(f'--set-json=clearml.apiHost="{api}"') if one["kind"] == "ConfigMap"]
+        assert (api, files, web) == tuple(found[f"CLEARML_{name}_HOST"] for name in ("API", "FILES", "WEB"))
 
 
 def test_names_and_labels_are_those_of_every_chart() -> None:

@@ -114,34 +114,28 @@ def start_triton_image(folder: Path, file: Path, *arguments: str) -> subprocess.
     server = folder / "tritonserver"
     server.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     server.chmod(0o755)
-    program = str(ROOT / "deploy/docker/triton-entrypoint.sh")
     return subprocess.run(
-        ["sh", program, *arguments], capture_output=True, text=True, check=False,
+        ["sh", str(ROOT / "deploy/docker/triton-entrypoint.sh"), *arguments], capture_output=True, text=True,
         env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "TRITON_GATEWAY_TRITON_KEY_FILE": str(file)},
+        check=False,
     )  # fmt: skip
 
 
 def test_nvidias_triton_starts_with_the_same_restrictions_as_the_cpu_server(tmp_path: Path) -> None:
     """The key that is mounted, or one it makes for its owner alone; further arguments follow."""
-    given = tmp_path / "given"
+    given, made = tmp_path / "given", tmp_path / "made"
     given.write_text("given-by-a-person-1234\n")
-    shown = start_triton_image(tmp_path, given, "--log-verbose=1").stdout.splitlines()
-    assert set(key.arguments("given-by-a-person-1234")) <= set(shown)
-    assert "--log-verbose=1" == shown[-1]
-    made = tmp_path / "made"
-    for _ in range(2):
-        shown = start_triton_image(tmp_path, made).stdout.splitlines()
-        assert set(key.arguments(read_key(made))) <= set(shown)
+    for file in (given, made, made):
+        shown = start_triton_image(tmp_path, file, "--log-verbose=1").stdout.splitlines()
+        assert set(key.arguments(read_key(file))) <= set(shown)
+        assert "--log-verbose=1" == shown[-1]
     assert (0o600, 64) == (made.stat().st_mode & 0o777, len(read_key(made)))
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words that are long enough", "comma,and:colon=are-for-triton"])
 def test_nvidias_triton_does_not_start_without_a_proper_key(tmp_path: Path, content: str) -> None:
     """One line, not an open server."""
-    file = tmp_path / "key"
-    file.write_text(content)
-    done = start_triton_image(tmp_path, file)
+    (tmp_path / "key").write_text(content)
+    done = start_triton_image(tmp_path, tmp_path / "key")
     assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("error: "))
-    missing = start_triton_image(tmp_path, tmp_path / "none" / "key")
-    assert missing.returncode
-    assert "mount a Secret or a volume there" in missing.stderr
+    assert start_triton_image(tmp_path, tmp_path / "none" / "key").returncode

@@ -1,20 +1,20 @@
-"""What values of the chart reach: settings of the ClearML server, policies, storage, what has to change its name."""
+"""What values of the chart reach: settings, autoscalers, policies, TLS; and what is refused."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .objects import Objects, named
+from dashboards import rules
+from tests.kube_tools import RECORDS
+
+from .objects import Objects, Render, containers, entries, environment, named, of
 
 ROOT = Path(__file__).parents[3]
-
-Render = Callable[..., Objects]
 
 
 def pod(objects: Objects, name: str) -> dict[str, Any]:
@@ -22,47 +22,47 @@ def pod(objects: Objects, name: str) -> dict[str, Any]:
     return dict(named(objects, "Deployment", name)["spec"]["template"])
 
 
-def variables(objects: Objects, name: str, container: str) -> dict[str, str]:
-    """What a container's environment says in the end: ConfigMaps, then its own variables over them."""
-    [found] = [each for each in pod(objects, name)["spec"]["containers"] if each["name"] == container]
-    said: dict[str, str] = {}
-    for each in found.get("envFrom", []):
-        said |= named(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
-    return said | {each["name"]: each["value"] for each in found.get("env", []) if "value" in each}
+def one(objects: Objects, place: str) -> dict[str, Any]:
+    """The container POD/NAME."""
+    return dict(containers(objects))[place]
 
 
-def entries(value: Any, field: str) -> Iterator[Any]:
-    """Every value of a field, wherever it is."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if key == field:
-                yield each
-            yield from entries(each, field)
-    elif isinstance(value, list):
-        for each in value:
-            yield from entries(each, field)
+def variables(objects: Objects, place: str) -> dict[str, str]:
+    """What the environment of the container POD/NAME says in the end."""
+    return environment(objects, one(objects, place))
 
 
-# --- the ClearML server ------------------------------------------------------------------------------------------
+def test_what_people_change_first_reaches_the_objects(helm: Render) -> None:
+    """Registry, tag, pull secrets, settings, runbook. A number of gateways replaces the Service that counts them."""
+    objects = helm(
+        image__registry='"registry.example.com/ml"', image__tag='"1.2"', image__pullSecrets='[{"name": "pull"}]',
+        gateway__replicas=7, gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
+        gateway__extraEnv='[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]', networkPolicy__enabled="false",
+        monitoring__runbook='"https://wiki/r"',
+    )  # fmt: skip
+    assert [] == of(objects, "NetworkPolicy")
+    assert 7 == named(objects, "Deployment", "triton-gateway")["spec"]["replicas"]
+    assert [{"name": "pull"}] == pod(objects, "triton-gateway")["spec"]["imagePullSecrets"]
+    found = variables(objects, "triton-gateway/gateway")
+    assert ("true", "4") == (found["TRITON_GATEWAY_ACCESS_LOG"], found["TRITON_GATEWAY_REPLICAS"])
+    assert not [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
+    ours = {f"registry.example.com/ml/triton-gateway{part}:1.2" for part in ("", "-sync", "-triton")}
+    assert ours == {container["image"] for _, container in containers(objects)}
+    assert {"https://wiki/r"} == {link.partition("#")[0] for link in entries(objects, "runbook_url")}
+    assert "nvcr.io/t:1" == one(helm(triton__image='"nvcr.io/t:1"'), "triton/triton")["image"]
 
 
 def test_the_server_is_said_once_for_gateways_and_sync(helm: Render) -> None:
-    """In a ConfigMap."""
-    objects = helm(clearml__apiHost='"https://api.example"', clearml__servingTaskId='"0a1b"')
-    for where in (("triton-gateway", "gateway"), ("triton", "sync")):
-        found = variables(objects, *where)
+    """In a ConfigMap, which alone would reach only pods that start later: another server makes other pods."""
+    objects, before = helm(clearml__apiHost='"https://api.example"', clearml__servingTaskId='"0a1b"'), helm()
+    for name, container in (("triton-gateway", "gateway"), ("triton", "sync")):
+        found = variables(objects, f"{name}/{container}")
         assert ("https://api.example", "0a1b") == (found["CLEARML_API_HOST"], found["CLEARML_SERVING_TASK_ID"])
-    assert "CLEARML_SERVING_TASK_ID" not in variables(helm(), "triton-gateway", "gateway")
-
-
-def test_other_settings_make_other_pods(helm: Render) -> None:
-    """A ConfigMap alone would reach only pods that start later."""
-    before, after = helm(), helm(clearml__apiHost='"https://api.example"')
-    for name in ("triton-gateway", "triton"):
-        assert pod(before, name)["metadata"]["annotations"] != pod(after, name)["metadata"]["annotations"]
-
-
-# --- policies ----------------------------------------------------------------------------------------------------
+        assert pod(before, name)["metadata"]["annotations"] != pod(objects, name)["metadata"]["annotations"]
+    assert "CLEARML_SERVING_TASK_ID" not in variables(before, "triton-gateway/gateway")
+    # Of sixteen hexadecimal digits some are a number, and the API refuses an annotation that is one.
+    for notes in entries(helm(arguments=["--set-string", "clearml.servingTaskId=1"]), "annotations"):
+        assert all(isinstance(value, str) for value in notes.values())
 
 
 def test_callers_can_be_named(helm: Render) -> None:
@@ -71,11 +71,7 @@ def test_callers_can_be_named(helm: Render) -> None:
     objects = helm(networkPolicy__callers=json.dumps([peer]))
     [ingress] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["ingress"]
     [ours, others] = ingress["from"]
-    assert "controller" == ours["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
-    assert peer == others
-
-
-# --- a Triton of others ------------------------------------------------------------------------------------------
+    assert ("controller", peer) == (ours["podSelector"]["matchLabels"]["app.kubernetes.io/component"], others)
 
 
 def test_gateways_for_a_triton_of_others_need_nothing_of_its_namespace(helm: Render) -> None:
@@ -83,13 +79,70 @@ def test_gateways_for_a_triton_of_others_need_nothing_of_its_namespace(helm: Ren
     gateways, sync = helm("existing"), helm("sync")
     assert [] == [*entries(gateways, "persistentVolumeClaim")]
     assert [{"claimName": "triton-models"}] == [*entries(sync, "persistentVolumeClaim")]
-    assert {"ConfigMap", "Deployment", "NetworkPolicy", "ServiceAccount"} == {each["kind"] for each in sync}
-    assert ["sync"] == [each["metadata"]["name"] for each in sync if each["kind"] == "Deployment"]
-    account = pod(sync, "sync")["spec"]["serviceAccountName"]
-    assert named(sync, "ServiceAccount", account)["automountServiceAccountToken"] is False
+    assert ["sync"] == [each["metadata"]["name"] for each in of(sync, "Deployment")]
 
 
-# --- storage -----------------------------------------------------------------------------------------------------
+# --- autoscalers -------------------------------------------------------------------------------------------------
+
+TIERS = {"gateway": "triton-gateway", "triton": "triton"}
+
+
+def scalers(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
+    """The specs of autoscalers by the Deployment that they scale."""
+    return {each["spec"]["scaleTargetRef"]["name"]: each["spec"] for each in of(objects, kind)}
+
+
+def asked(scaled: dict[str, Any]) -> list[dict[str, str]]:
+    """What KEDA asks Prometheus."""
+    return [each["metadata"] for each in scaled["triggers"] if each["type"] == "prometheus"]
+
+
+def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Render) -> None:
+    """KEDA by namespace, release and pool, for recorded series, so that boards read the same; an HPA reads the CPU of
+    its own pods, within the same bounds and as fast. What is unknown takes nothing away.
+    """
+    pools = {"triton__pools": '[{"name": "large", "autoscaling": {"max": 4}}]'}
+    by = {f"autoscaling__{tier}__by": '"keda"' for tier in TIERS}
+    keda = scalers(helm("default", **pools, **by), "ScaledObject")
+    hpas = scalers(helm("default", **pools), "HorizontalPodAutoscaler")
+    pool_of = {"triton-gateway": None, "triton": "default", "triton-large": "large"}
+    assert pool_of.keys() == keda.keys() == hpas.keys()
+    assert (16, 4) == tuple(hpas[name]["maxReplicas"] for name in ("triton", "triton-large"))
+    for name, pool in pool_of.items():
+        own = 'namespace="triton-gateway",release=~"|triton-gateway"' + (f',pool="{pool}"' if pool else "")
+        queries = [each["query"] for each in asked(keda[name])]
+        assert (2, []) == (len(queries), [query for query in queries if f"{{{own}}}" not in query])
+        ours, scaled = hpas[name], keda[name]
+        assert (ours["minReplicas"], ours["maxReplicas"]) == (scaled["minReplicaCount"], scaled["maxReplicaCount"])
+        assert ours["behavior"] == scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert ["cpu"] == [metric["resource"]["name"] for metric in ours["metrics"]]
+        assert {"false"} == {each["ignoreNullValues"] for each in asked(scaled)}
+        assert "currentReplicasIfHigher" == scaled["fallback"]["behavior"]
+    recorded = re.findall(r"\bmax\(([\w:]+){", json.dumps([asked(each) for each in keda.values()]))
+    assert {rules.WORK, "job:gateway_hold:total", rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD} == {*recorded}
+    assert {*recorded} <= RECORDS.keys()
+
+
+def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Render) -> None:
+    """By KEDA, with a trigger that wakes it, whose empty answer is nobody; never gateways, never by HPA."""
+    asleep = '[{"name": "large", "autoscaling": {"min": 0}}]'
+    found = scalers(helm(triton__pools=asleep), "ScaledObject")
+    assert (0, 2) == (found["triton-large"]["minReplicaCount"], found["triton"]["minReplicaCount"])
+    # KEDA looks by itself only while there is none; beyond that an HPA does, and these would say what nobody does
+    assert [{"pollingInterval"}, set()] == [
+        {"pollingInterval", "cooldownPeriod"} & found[name].keys() for name in ("triton-large", "triton")
+    ]
+    *others, wakes = asked(found["triton-large"])
+    assert re.fullmatch(r"max\(gateway_pool_waiting_requests\{.*\} > bool 0\)", wakes["query"]), "one, not one for each"
+    assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})
+
+
+def test_no_pods_is_a_number_of_pods(helm: Render) -> None:
+    """`replicas: 0` is written down; only null leaves the number to the autoscaler."""
+    for replicas, wanted in (("0", 0), ("null", None)):
+        objects = helm(gateway__replicas=replicas, triton__replicas=replicas)
+        found = {each["metadata"]["name"]: each["spec"].get("replicas") for each in of(objects, "Deployment")}
+        assert {"triton": wanted, "triton-gateway": wanted, "controller": 1} == found
 
 
 # --- what real clusters need -------------------------------------------------------------------------------------
@@ -100,59 +153,68 @@ PLACED = {
     "initContainers": [{"name": "first", "image": "busybox:1"}],
     "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
 }  # fmt: skip
+EXTRA = {
+    "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+    "extraEnv": [{"name": "OWN", "value": "1"}], "podLabels": {"team": "ml"}, "podAnnotations": {"note": "x"},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("tier", "name"), [("gateway", "triton-gateway"), ("triton", "triton")])
+@pytest.mark.parametrize(("tier", "name"), TIERS.items())
 def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Render) -> None:
     """What a real cluster asks of every chart, without a patch."""
-    extra = {
-        "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
-        "extraEnv": [{"name": "OWN", "value": "1"}], "podLabels": {"team": "ml"},
-        "podAnnotations": {"note": "x"},
-    }  # fmt: skip
     placed = {key: value for key, value in PLACED.items() if (tier, key) != ("gateway", "runtimeClassName")}
-    objects = helm("default", **{f"{tier}__{key}": json.dumps(value) for key, value in (placed | extra).items()})
-    template = pod(objects, name)
+    template = pod(helm("default", **{f"{tier}__{key}": json.dumps(v) for key, v in (placed | EXTRA).items()}), name)
     spec, metadata = template["spec"], template["metadata"]
     assert placed == {key: spec.get(key) for key in placed}
-    container = spec["containers"][0]
-    assert {"name": "own", "emptyDir": {}} in spec["volumes"]
-    assert {"name": "own", "mountPath": "/own"} in container["volumeMounts"]
-    assert {"name": "OWN", "value": "1"} in container["env"]
+    for where, key in ((spec, "volumes"), (spec["containers"][0], "volumeMounts"), (spec["containers"][0], "env")):
+        assert EXTRA[f"extra{key[0].upper()}{key[1:]}"][0] in where[key]
     assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
 
 
-def test_arguments_of_triton_are_added_to_its_images_own(helm: Render) -> None:
-    """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace."""
+def test_arguments_are_added_to_those_of_the_image(helm: Render) -> None:
+    """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace. Model sync's
+    wherever it runs.
+    """
     dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     [own] = [json.loads(line[4:]) for line in dockerfile.splitlines() if line.startswith('CMD ["triton"')]
     for values, before in (("gpu", []), ("default", own)):
-        template = pod(helm(values, triton__extraArgs='["--log-verbose=1"]'), "triton")
-        assert [*before, "--log-verbose=1"] == template["spec"]["containers"][0]["args"]
-        assert "args" not in pod(helm(values), "triton")["spec"]["containers"][0]
+        changed = one(helm(values, triton__extraArgs='["--log-verbose=1"]'), "triton/triton")
+        assert [*before, "--log-verbose=1"] == changed["args"]
+        assert "args" not in one(helm(values), "triton/triton")
+    for values, place in (("gpu", "triton/sync"), ("sync", "sync/sync")):
+        assert ["sync", "--x=1"] == one(helm(values, sync__extraArgs='["--x=1"]'), place)["args"]
 
 
-def test_arguments_of_model_sync_are_added_wherever_it_runs(helm: Render) -> None:
-    """Beside a Triton of ours, and alone beside one that is not."""
-    for values, name in (("gpu", "triton"), ("sync", "sync")):
-        template = pod(helm(values, sync__extraArgs='["--poll-frequency=10s"]'), name)
-        [container] = [one for one in template["spec"]["containers"] if one["name"] == "sync"]
-        assert ["sync", "--poll-frequency=10s"] == container["args"]
+def test_the_grpc_port_is_opened_all_the_way(helm: Render) -> None:
+    """Service, policy, container and setting, or none of them."""
+    objects = helm(gateway__grpcPort="8088")
+    assert {"http", "grpc"} == {port["name"] for port in named(objects, "Service", "triton-gateway")["spec"]["ports"]}
+    assert "8088" == variables(objects, "triton-gateway/gateway")["TRITON_GATEWAY_GRPC_PORT"]
+    assert 8088 in {port["containerPort"] for port in one(objects, "triton-gateway/gateway")["ports"]}
+    policy = named(objects, "NetworkPolicy", "triton-gateway")
+    assert {"http", "grpc"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
 
 
-def test_what_is_taken_for_a_number_is_quoted(helm: Render) -> None:
-    """Of sixteen hexadecimal digits some are a number, and the API refuses an annotation that is one."""
-    for each in helm(arguments=["--set-string", "clearml.servingTaskId=1"]):
-        for notes in entries(each, "annotations"):
-            assert all(isinstance(value, str) for value in notes.values())
+def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: Render) -> None:
+    """Prometheus' key, which is readable there, is not mounted beside the hashes."""
+    assert "true" == variables(helm(), "triton-gateway/gateway")["TRITON_GATEWAY_ALLOW_ANONYMOUS"]
+    objects = helm(gateway__keysSecret='"gateway-keys"', gateway__allowAnonymous="false")
+    found = variables(objects, "triton-gateway/gateway")
+    assert "/callers/keys.json" == found["TRITON_GATEWAY_KEYS_FILE"]
+    assert "TRITON_GATEWAY_ALLOW_ANONYMOUS" not in found
+    assert "/callers" in {mount["mountPath"] for mount in one(objects, "triton-gateway/gateway")["volumeMounts"]}
+    [volume] = [v for v in pod(objects, "triton-gateway")["spec"]["volumes"] if v["name"] == "callers"]
+    assert {"keys.json", "keys.json.pepper"} == {item["key"] for item in volume["secret"]["items"]}
+    monitors = {each["metadata"]["name"]: each["spec"]["endpoints"][0] for each in of(objects, "ServiceMonitor")}
+    assert {"name": "gateway-keys", "key": "prometheus"} == monitors["triton-gateway"]["authorization"]["credentials"]
+    assert "authorization" not in monitors["triton"]
 
 
 def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
     """Certificate, probes and what Prometheus asks, or none of them."""
     objects = helm(gateway__tls__secret='"gateway-tls"')
-    found = variables(objects, "triton-gateway", "gateway")
-    [container] = pod(objects, "triton-gateway")["spec"]["containers"]
-    assert "/tls" == found["TRITON_GATEWAY_TLS"]
+    container = one(objects, "triton-gateway/gateway")
+    assert "/tls" == variables(objects, "triton-gateway/gateway")["TRITON_GATEWAY_TLS"]
     assert "/tls" in {mount["mountPath"] for mount in container["volumeMounts"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert "HTTPS" == container[probe]["httpGet"]["scheme"]
@@ -161,18 +223,13 @@ def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
     assert [] == [*entries(helm(), "scheme")]
 
 
-def trusted(objects: Objects, deployment: str, container: str) -> dict[str, str]:
+def trusted(objects: Objects, place: str) -> dict[str, str]:
     """The TLS variables of a container, with the files in their folder; what arguments name lies in a Secret."""
-    template = pod(objects, deployment)
-    [found] = [each for each in template["spec"]["containers"] if each["name"] == container]
+    found = one(objects, place)
     mounts = {each["mountPath"]: each["name"] for each in found["volumeMounts"]}
-    volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+    volumes = {each["name"]: each for each in pod(objects, place.partition("/")[0])["spec"]["volumes"]}
     start = "TRITON_GATEWAY_TRITON_TLS"
-    said = {
-        name.removeprefix(start): value
-        for name, value in variables(objects, deployment, container).items()
-        if name.startswith(start)
-    }
+    said = {name.removeprefix(start): v for name, v in variables(objects, place).items() if name.startswith(start)}
     for path in (each.partition("=")[2] for each in found.get("args", []) if re.match("--grpc-(server|root)-", each)):
         folder, _, file = path.rpartition("/")
         source = volumes[mounts[folder]]["secret"]
@@ -180,56 +237,47 @@ def trusted(objects: Objects, deployment: str, container: str) -> dict[str, str]
         assert file in {each["path"] for each in source.get("items", [{"path": file}])}, path
     if "" in said:
         sources = volumes[mounts[said.pop("")]]["projected"]["sources"]
-        said |= {
-            item["path"]: each["secret"]["name"] for each in sources for item in each["secret"]["items"]
-        }  # fmt: skip
+        said |= {item["path"]: each["secret"]["name"] for each in sources for item in each["secret"]["items"]}
     return said
 
 
-def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render) -> None:
+AUTHORITY = {"ca.crt": "triton-tls"}
+
+
+@pytest.mark.parametrize("values", ["gpu", "default"])
+def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render, values: str) -> None:
     """With an authority of its own; loopback has no name, so model sync expects that of the Service."""
-    authority = {"ca.crt": "triton-tls"}
-    for values in ("gpu", "default"):
-        objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
-        assert authority == trusted(objects, "triton-gateway", "gateway")
-        for name in ("triton", "triton-big"):
-            assert authority | {"_NAME": name} == trusted(objects, name, "sync")
-            assert {} == trusted(objects, name, "triton")
-            arguments = pod(objects, name)["spec"]["containers"][0]["args"]
-            assert "--grpc-use-ssl=true" in arguments
-            assert values != "default" or "triton" == arguments[0]
-        # The gateways' volumes do not hold Triton's key.
-        volumes = pod(objects, "triton-gateway")["spec"]["volumes"]
-        assert "triton-tls" not in {each.get("secret", {}).get("secretName") for each in volumes}
-        # Models are not called over HTTP, which has no TLS in Triton.
-        [rule, _] = named(objects, "NetworkPolicy", "triton")["spec"]["ingress"]
-        assert ["grpc"] == [each["port"] for each in rule["ports"]]
-    plain = helm()
-    for name, container in (("triton-gateway", "gateway"), ("triton", "sync"), ("triton", "triton")):
-        assert {} == trusted(plain, name, container)
-        assert not [each for each in pod(plain, name)["spec"]["volumes"] if "tls" in each["name"]]
-    assert "args" not in pod(plain, "triton")["spec"]["containers"][0]
+    objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
+    assert AUTHORITY == trusted(objects, "triton-gateway/gateway")
+    for name in ("triton", "triton-big"):
+        assert AUTHORITY | {"_NAME": name} == trusted(objects, f"{name}/sync")
+        assert {} == trusted(objects, f"{name}/triton")
+        arguments = one(objects, f"{name}/triton")["args"]
+        assert "--grpc-use-ssl=true" in arguments
+        assert values != "default" or "triton" == arguments[0]
+    # The gateways' volumes do not hold Triton's key.
+    secrets = [each for each in entries(pod(objects, "triton-gateway"), "secret") if "items" not in each]
+    assert "triton-tls" not in {each.get("secretName") for each in secrets}
+    # Models are not called over HTTP, which has no TLS in Triton.
+    [rule, _] = named(objects, "NetworkPolicy", "triton")["spec"]["ingress"]
+    assert ["grpc"] == [each["port"] for each in rule["ports"]]
+    assert "TRITON_TLS" not in json.dumps(helm(values))
 
 
 def test_triton_asks_for_certificates_that_gateways_and_model_sync_have(helm: Render) -> None:
-    """Mutual TLS; a Secret for clients alone would do nothing."""
+    """Mutual TLS. A Triton outside the chart is trusted by its authority, and by the name of its address unless another
+    is said.
+    """
     objects = helm(triton__tls='{"secret": "triton-tls", "clientSecret": "client-tls"}')
     pair = {"tls.crt": "client-tls", "tls.key": "client-tls"}
-    assert pair.items() <= trusted(objects, "triton-gateway", "gateway").items()
-    assert pair.items() <= trusted(objects, "triton", "sync").items()
-    arguments = pod(objects, "triton")["spec"]["containers"][0]["args"]
+    for place in ("triton-gateway/gateway", "triton/sync"):
+        assert pair.items() <= trusted(objects, place).items()
+    arguments = one(objects, "triton/triton")["args"]
     assert ["--grpc-use-ssl-mutual=true"] == [each for each in arguments if "use-ssl" in each]
-    with pytest.raises(AssertionError, match=r"triton\.tls\.clientSecret"):
-        helm(triton__tls__clientSecret='"client-tls"')
-
-
-def test_a_triton_outside_the_chart_is_trusted_by_its_authority(helm: Render) -> None:
-    """By gateways and by model sync alone; its name is that of the address unless another is said."""
-    authority = {"ca.crt": "ca"}
-    for values, name, container in (("existing", "triton-gateway", "gateway"), ("sync", "sync", "sync")):
-        assert authority == trusted(helm(values, triton__tls__secret='"ca"'), name, container)
-        objects = helm(values, triton__tls='{"secret": "ca", "name": "triton.example"}')
-        assert authority | {"_NAME": "triton.example"} == trusted(objects, name, container)
+    for values, place in (("existing", "triton-gateway/gateway"), ("sync", "sync/sync")):
+        assert AUTHORITY == trusted(helm(values, triton__tls__secret='"triton-tls"'), place)
+        objects = helm(values, triton__tls='{"secret": "triton-tls", "name": "triton.example"}')
+        assert AUTHORITY | {"_NAME": "triton.example"} == trusted(objects, place)
 
 
 def test_gateways_are_reached_through_an_ingress(helm: Render) -> None:
@@ -240,19 +288,51 @@ def test_gateways_are_reached_through_an_ingress(helm: Render) -> None:
     backend = rule["http"]["paths"][0]["backend"]["service"]
     assert ("models.example", "a-triton-gateway") == (rule["host"], backend["name"])
     assert backend["port"]["name"] in ports
-    with pytest.raises(AssertionError, match=r"gateway\.ingress\.hosts"):
-        helm(gateway__ingress__enabled="true")
 
 
 def test_the_service_account_and_the_security_of_pods_are_values(helm: Render) -> None:
     """One account for all pods, for roles of a cloud; another one's, or none; and ids that OpenShift chooses."""
-    objects = helm("dev", serviceAccount__annotations='{"role": "arn"}')
-    [account] = [each for each in objects if each["kind"] == "ServiceAccount"]
-    assert {"role": "arn"} == account["metadata"]["annotations"]
+    [account] = of(helm("dev", serviceAccount__annotations='{"role": "arn"}'), "ServiceAccount")
+    assert ({"role": "arn"}, False) == (account["metadata"]["annotations"], account["automountServiceAccountToken"])
     for create, name, wanted in (("false", "", "default"), ("false", "own", "own"), ("true", "own", "own")):
         objects = helm("dev", serviceAccount__create=create, serviceAccount__name=f'"{name}"')
         assert {wanted} == {*entries(objects, "serviceAccountName")}
-        assert (create == "true") == ("ServiceAccount" in {each["kind"] for each in objects})
+        assert (create == "true") == bool(of(objects, "ServiceAccount"))
     objects = helm(podSecurityContext__runAsUser="null", securityContext__privileged="false")
     assert "runAsUser" not in pod(objects, "triton")["spec"]["securityContext"]
     assert all(each["securityContext"]["privileged"] is False for each in pod(objects, "triton")["spec"]["containers"])
+
+
+ASLEEP = '[{"name": "large", "autoscaling": {"min": 0}}]'
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ({"triton__enabled": "false"}, "triton.address"), ({"sync__claim": '"c"'}, "sync.address"),
+        ({"gatway": "{}"}, "gatway"), ({"gateway__grpcPort": "8080"}, "grpcPort"),
+        ({"autoscaling__gateway__min": "9", "autoscaling__gateway__max": "8"}, "autoscaling.gateway.min"),
+        ({"autoscaling__gateway__min": "0"}, "min: 0 is possible only for Tritons"),
+        ({"triton__pools": ASLEEP, "autoscaling__triton__by": '"hpa"'}, "min: 0 is possible only for Tritons"),
+        ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
+        ({"triton__preStopSeconds": "26"}, "triton.terminationGracePeriodSeconds: at least 61"),
+        ({"triton__pools": '[{"name": "a", "terminationGracePeriodSeconds": 49}]'},
+         "triton.pools: a.terminationGracePeriodSeconds: at least 50"),
+        ({"gateway__allowAnonymous": "false"}, "gateway: set keysSecret"),
+        ({"gateway__ingress__enabled": "true"}, "gateway.ingress.hosts"),
+        ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
+        ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
+        ({"triton__pools": '[{"name": "default"}]'}, "two pools are called default"),
+        ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
+        ({"triton__pools": '[{"name": "a"}]', "triton__enabled": "false"}, "triton.pools: needs"),
+        ({"triton__tls__clientSecret": '"client-tls"'}, "triton.tls.clientSecret"),
+        # of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both
+        ({"gateway__extraEnv": '[{"name": "TRITON_GATEWAY_PORT", "value": "9"}]'}, "extraEnv: TRITON_GATEWAY_PORT"),
+        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}]', "gateway__env": '{"A": "2"}'}, "extraEnv: A is set"),
+        ({"sync__extraEnv": '[{"name": "CLEARML_API_ACCESS_KEY", "value": "k"}]'}, "extraEnv: CLEARML_API_ACCESS_KEY"),
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Render) -> None:
+    """With the value's name: not an object that never starts."""
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        helm(**pairs)
