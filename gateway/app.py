@@ -59,10 +59,9 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent
-from gateway.outcome import in_task
+from gateway.outcome import Serving, in_task
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
-from gateway.path.ask import Serving
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve

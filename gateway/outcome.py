@@ -1,19 +1,23 @@
 """What the coroutine of a request waits for.
 
 An asyncio task for each request would cost as much as parsing it. So a request's own code awaits only an ``Outcome``,
-which is set from a callback of the event loop and runs the coroutine at once (see ``path.ask``). A task may await one
-as well. Work that needs a task or a thread is an outcome through ``in_task`` and ``in_thread``.
+which is set from a callback of the event loop and runs the coroutine at once (see ``Driven``). A task may await one as
+well. Work that needs a task or a thread is an outcome through ``in_task`` and ``in_thread``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from gateway.errors import ClientGone
 from gateway.trace import TRACEPARENT
+
+_log = logging.getLogger("triton_gateway.request")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,6 +110,83 @@ class Outcome(Generic[T]):
         return True
 
 
+Serving = Coroutine[Any, Any, None]
+"""A coroutine that awaits nothing but outcomes."""
+
+
+class Driven:
+    """Who drives a coroutine without a task: whoever sets an outcome runs it until it waits for the next one.
+
+    A client that leaves, and an error that is thrown, come where it waits; what it waited for is given up.
+    """
+
+    _coroutine: Serving | None
+    _waits: Outcome[Any] | None
+    has_left: bool
+    """Whether the client has left."""
+    is_over: bool
+    """Whether nothing works on it any more."""
+    ends: Outcome[None] | None = None
+    """Set when it is over, if a task waits for that."""
+
+    def run(self, serving: Serving) -> None:
+        """Drive the coroutine from now on."""
+        self._coroutine = serving
+        self.go_on()
+
+    def go_on(self, error: BaseException | None = None) -> None:
+        """Run the coroutine until it waits or ends."""
+        coroutine = self._coroutine
+        if coroutine is None:
+            return
+        self._waits = None
+        try:
+            waits: Any = coroutine.send(None) if error is None else coroutine.throw(error)
+            while self.has_left or not isinstance(waits, Outcome):
+                foreign = RuntimeError(f"a request awaits {type(waits).__name__}, which needs a task: see `in_task`")
+                waits = coroutine.throw(gone() if isinstance(waits, Outcome) else foreign)
+        except (StopIteration, ClientGone):
+            self.over()
+        except BaseException as failure:  # noqa: BLE001 - a bug: this request fails, and no other
+            self.over(failure)
+        else:
+            self._waits = waits
+            waits.waiter = self
+
+    def throw(self, error: BaseException) -> None:
+        """Throw an error into the coroutine, in place of what it waits for, if it waits."""
+        if self._waits is not None:
+            self._waits.waiter = None
+            self.go_on(error)
+
+    def leave(self) -> None:
+        """The client has left: what it waits for is given up, and nothing is written any more."""
+        self.has_left = True
+        self.throw(gone())
+
+    def over(self, failure: BaseException | None = None) -> None:
+        """Nothing works on it any more; ``failure``: a bug, after which nothing was answered."""
+        self._coroutine = None
+        self.is_over = True
+        if isinstance(failure, Exception):
+            _log.error("unexpected error", exc_info=failure)
+        ends = self.ends
+        if ends is not None:
+            self.ends = None  # it refers to this: a cycle, which only a collection would free
+            ends.set_result(None)
+
+    def served(self, serving: Serving) -> Outcome[None]:
+        """Drive the coroutine; a task may await its end. A task that is cancelled there leaves the request."""
+        ends = self.ends = _Stoppable[None](self.leave)
+        self.run(serving)
+        return ends
+
+
+def gone() -> ClientGone:
+    """Return the error of a request whose client has left."""
+    return ClientGone("the client left before the answer was ready")
+
+
 class _Task:
     """A task that waits for an outcome."""
 
@@ -118,29 +199,36 @@ class _Task:
         asyncio.get_running_loop().call_soon(self._callback, self._outcome, context=self._context)
 
 
-class _Work(Outcome[T]):
-    """The outcome of a task or a thread, which is cancelled if nobody waits for it any more."""
+class _Stoppable(Outcome[T]):
+    """The outcome of work that ``stop`` ends if nobody waits for it any more."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_stop",)
 
-    def __init__(self, future: asyncio.Future[T]) -> None:
+    def __init__(self, stop: Callable[[], object]) -> None:
         super().__init__()
-        self._future = future
-        future.add_done_callback(self._ended)
+        self._stop = stop
 
     def give_up(self) -> None:
-        self._future.cancel()
+        self._stop()
 
-    def _ended(self, future: asyncio.Future[T]) -> None:
-        if self.is_set:
+
+def _of(future: asyncio.Future[T]) -> Outcome[T]:
+    """Return the outcome of a task or a thread."""
+    outcome = _Stoppable[T](future.cancel)
+
+    def ended(_: asyncio.Future[T]) -> None:
+        if outcome.is_set:
             if not future.cancelled():
                 future.exception()  # nobody waits: asyncio would log that it was never read
         elif future.cancelled():
-            self.set_exception(asyncio.CancelledError())
+            outcome.set_exception(asyncio.CancelledError())
         elif (error := future.exception()) is not None:
-            self.set_exception(error)
+            outcome.set_exception(error)
         else:
-            self.set_result(future.result())
+            outcome.set_result(future.result())
+
+    future.add_done_callback(ended)
+    return outcome
 
 
 def in_task(work: Coroutine[Any, Any, T], traceparent: str | None = None) -> Outcome[T]:
@@ -148,11 +236,11 @@ def in_task(work: Coroutine[Any, Any, T], traceparent: str | None = None) -> Out
     context = copy_context()
     if traceparent is not None:
         context.run(TRACEPARENT.set, traceparent)
-    return _Work(asyncio.get_running_loop().create_task(work, context=context))
+    return _of(asyncio.get_running_loop().create_task(work, context=context))
 
 
 def in_thread(
     threads: Executor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> Outcome[T]:  # fmt: skip
     """Run ``function`` in one of ``threads``. A running function goes on if nobody waits for it any more."""
-    return _Work(asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments, **named)))
+    return _of(asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments, **named)))

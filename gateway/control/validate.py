@@ -69,5 +69,4 @@ def example(samples: Samples | None) -> dict[str, object]:
 
 
 async def _answer(handler: Handler, body: object) -> object:
-    ask = await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S)
-    return ask.reply
+    return (await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S)).answer

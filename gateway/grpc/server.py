@@ -46,7 +46,7 @@ from gateway.protocols.tensors import (
     wrong_size,
 )
 from gateway.spec import normalize_url
-from gateway.trace import Trace, clean_id, new_id, parse_traceparent
+from gateway.trace import Trace, clean_id
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -319,6 +319,10 @@ class RpcAsk(Ask):
 
     def __init__(self, server: RpcServer, context: Any) -> None:
         super().__init__()
+        self.headers = [
+            (name.lower().encode(), value if isinstance(value, bytes) else str(value).encode("latin-1", "replace"))
+            for name, value in context.invocation_metadata() or ()
+        ]
         self._server = server
         self._context = context
         self._request: Any = None
@@ -330,24 +334,10 @@ class RpcAsk(Ask):
         """See ``Ask.names``."""
         return _names_of(self._context)
 
-    def open(self) -> None:
-        """See ``Ask.open``."""
-        self.by_name = {
-            name.lower().encode(): value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
-            for name, value in self._context.invocation_metadata() or ()
-        }
-        self.request_id = clean_id(self.by_name.get(b"x-request-id", b"")) or new_id()
-        if parent := parse_traceparent(self.by_name.get(b"traceparent", b"")):
-            self.traceparent, self.trace_id = parent, parent[3:35]
-
     def check(self, timeout: float) -> float:
         """See ``Ask.check``."""
         left = self._context.time_remaining()
         return timeout if left is None else min(timeout, max(left, 0.001))
-
-    def repeated(self) -> list[bytes]:
-        """See ``Ask.repeated``."""
-        return [str(name).encode() for name, _ in self._context.invocation_metadata() or ()]
 
     async def read(self, route: Route) -> Call:
         """See ``Ask.read``: a large message is converted in a thread."""

@@ -39,8 +39,7 @@ from gateway.http.certificates import names_of_peer
 from gateway.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections, TimeoutQueue
 from gateway.http.exchange import STATUS_LINES, Exchange
 from gateway.http.problems import problem
-from gateway.outcome import Outcome
-from gateway.path.ask import Serving
+from gateway.outcome import Outcome, Serving
 from gateway.trace import new_id
 
 BETWEEN, HEAD, BODY = range(3)

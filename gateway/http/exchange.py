@@ -18,7 +18,7 @@ from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask
 from gateway.path.call import Call, Headers, Route, labels
 from gateway.protocols.json_body import is_json
-from gateway.trace import clean_id, new_id, parse_traceparent
+from gateway.trace import new_id
 
 if TYPE_CHECKING:
     from gateway.http.core import Connection
@@ -53,7 +53,7 @@ class Exchange(Ask):
     """One request and its answer. Made by ``core.Connection`` when the head is complete."""
 
     __slots__ = (
-        "_is_chunked", "_is_read", "_parts", "_wants_body", "connection", "expects_continue", "has_ended", "headers",
+        "_is_chunked", "_is_read", "_parts", "_wants_body", "connection", "expects_continue", "has_ended",
         "is_http10", "is_started", "is_whole", "keep_alive", "method", "path", "query", "raw_path", "rest_s",
     )  # fmt: skip
 
@@ -64,7 +64,6 @@ class Exchange(Ask):
         self.connection = connection
         self.method = method
         self.headers = headers
-        """Names in lower case, in the order in which they came."""
         self.path = ""
         """Without escapes; ``raw_path`` has them."""
         self.raw_path = self.query = b""
@@ -239,14 +238,6 @@ class Exchange(Ask):
 
     # --- the path of a request (see ``Ask``) --------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """See ``Ask.open``."""
-        self.by_name = headers = dict(self.headers)
-        given = headers.get(b"x-request-id")
-        self.request_id = (given is not None and clean_id(given)) or new_id()
-        if b"traceparent" in headers and (parent := parse_traceparent(headers[b"traceparent"])):
-            self.traceparent, self.trace_id = parent, parent[3:35]
-
     def check(self, timeout: float) -> float:
         """See ``Ask.check``."""
         if self.method != "POST":
@@ -261,10 +252,6 @@ class Exchange(Ask):
         if wanted <= 0:
             raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
         return min(wanted, timeout)
-
-    def repeated(self) -> list[bytes]:
-        """See ``Ask.repeated``."""
-        return [name for name, _ in self.headers] if len(self.by_name) != len(self.headers) else []
 
     def whole(self, route: Route) -> Call | None:
         """See ``Ask.whole``."""

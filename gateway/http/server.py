@@ -18,7 +18,7 @@ import uvloop
 from gateway.http.connections import Connections
 from gateway.http.core import Connection
 from gateway.http.exchange import Exchange
-from gateway.path.ask import Serving
+from gateway.outcome import Serving
 
 _log = logging.getLogger("triton_gateway.http")
 

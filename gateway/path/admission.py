@@ -167,7 +167,7 @@ class AdmissionControl:
     def enter(self, permit: Permit, path: str | None, flow: Flow) -> None:
         """Give a request its permit, before its body is read; ``path``: the endpoint, if the address names it.
 
-        Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
+        Raises ``Draining``, ``Unavailable``, ``EndpointNotFound``, ``VersionNotFound`` or ``Overloaded``.
         """
         health = self._health
         if health.is_draining:
@@ -175,6 +175,8 @@ class AdmissionControl:
         if not health.first_sync_done:
             raise not_read_yet()
         if path is not None:
+            if not self._table.current.at(path):
+                raise self._table.current.missing(path)
             self.check(path, flow.rank, flow.tenant)
         self._permits.admit(permit, flow.rank)
 

@@ -112,7 +112,7 @@ UNADDRESSED: Final = Route(_transport, _transport)
 
 
 class InternalCall(Call):
-    """A call that the gateway makes itself (a hook's ``send_request``, a shadow, a trial), without a protocol."""
+    """A call without a protocol: of a hook's ``send_request``, a shadow, a trial."""
 
     def __init__(self, path: str, body: object) -> None:
         self.path = path

@@ -1,13 +1,15 @@
-"""THE PATH OF A REQUEST. If you read one file, read this one, and then ``ask.py``.
+"""THE PATH OF A REQUEST. If you read one file, read this one, and then ``ask.py`` and ``gateway/outcome.py``.
 
-Every request goes through ``serve``: over HTTP and gRPC, of a hook that asks another endpoint (``DataPlane.call``), of
-a shadow and of a trial (``ask_version``). It awaits only outcomes and needs no task (see ``ask``). It ends once, at the
-end of ``serve``: answered, refused, left by its client, or at its deadline. A client that leaves while its rows are in
-a call is thrown into ``serve`` where it waits: at the batcher's entry, which takes the rows back (``Entry.give_up``).
+Every request goes through ``serve``: over HTTP and gRPC, and of a hook that asks another endpoint (``DataPlane.call``).
+It awaits only outcomes and needs no task (see ``outcome``). It ends once, at the end of ``serve``: answered, refused,
+left by its client, or at its deadline. A client that leaves while its rows are in a call is thrown into ``serve`` where
+it waits: at the batcher's entry, which takes the rows back (``Entry.give_up``). Shadows and trials of versions are not
+requests of a caller: they ask one version (``ask_version``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -36,14 +38,14 @@ from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.outcome import in_task
+from gateway.outcome import gone, in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
-from gateway.path.ask import Ask, InternalAsk, gone
+from gateway.path.ask import Ask, InternalAsk, too_late
 from gateway.path.call import UNADDRESSED, Call, InternalCall, Reply, Route
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
 from gateway.path.routing import RoutingTable
-from gateway.trace import CLASSES, DIRECT, FALLBACK, Trace
+from gateway.trace import CLASSES, DEFAULT_FLOW, FALLBACK, TRACEPARENT, Flow, Trace
 from preprocessing.errors import (
     InvalidInput,
     InvalidOutput,
@@ -113,8 +115,6 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
         ask.flow = flow_of(headers.get(_PRIORITY, b""), ask.caller)
     flow = ask.flow
     plane.admission.enter(ask, path, flow)
-    if path is not None:
-        plane.expect(path)
     if access is not None:
         await _charge(ask, access, headers.get(b"content-length", b""))
     ask.call = call = ask.whole(route)
@@ -204,23 +204,13 @@ class DataPlane:
         if self._spans is not None:
             self._spans.begin(ask)
 
-    def expect(self, path: str) -> None:
-        """Raise the error of a call for ``path`` if nothing is served there. Chooses no version."""
-        snapshot = self._table.current
-        if path not in snapshot.endpoints and path not in snapshot.canaries:
-            snapshot.resolve(path)
-
-    def choose(self, call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
-        """Return the version that answers, the route's name, and the stable version behind a canary.
+    def hold(self, ask: Ask, call: Call) -> Endpoint:
+        """Choose a version and hold it (and a spare one) until the request ends; from now on it has a deadline.
 
         Raises ``EndpointNotFound``, ``VersionNotFound`` or ``Unavailable``.
         """
-        return self._table.current.resolve(call.path, call.key)
-
-    def hold(self, ask: Ask, call: Call) -> Endpoint:
-        """Choose a version and hold it (and a spare one) until the request ends; from now on it has a deadline."""
         # Nothing may run between the choice and the leases: a version that is replaced in between would be closed.
-        version, route, spare = self.choose(call)
+        version, route, spare = self._table.current.resolve(call.path, call.key)
         version.lease()
         ask.with_version = version
         if spare is not None:
@@ -311,8 +301,6 @@ class DataPlane:
         """Call ``listener`` with the trace of every request that ends."""
         self._listeners.append(listener)
 
-    # --- requests of the gateway's own --------------------------------------------------------------------------------
-
     async def call(self, path: str, body: object, timeout: float) -> object:
         """Answer a hook's ``send_request`` in this process, counted like any request. Raises ``GatewayError``.
 
@@ -327,38 +315,29 @@ class DataPlane:
         await ask.served(serve(ask, UNADDRESSED, self))
         if ask.error is not None:
             raise ask.error
-        return ask.reply
+        return ask.answer
 
 
-class OneVersion(DataPlane):
-    """The path to exactly one version, published or not. Nothing is recorded: who asks so counts for itself."""
+async def ask_version(version: Endpoint, body: object, timeout: float, flow: Flow = DEFAULT_FLOW) -> Trace:
+    """Ask exactly this version, published or not, from a task; return the trace, which has its answer.
 
-    def __init__(self, version: Endpoint, timeout: float) -> None:
-        self._version = version
-        self.timeout = timeout
-        self.deadlines = Deadlines()
-
-    def begin(self, ask: Ask) -> None:
-        """Count nothing."""
-
-    def choose(self, _call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
-        """Return the version."""
-        return self._version, DIRECT, None
-
-    def record(self, ask: Ask) -> None:
-        """Record nothing: the path ends."""
-        del ask
-        self.deadlines.close()
-
-
-async def ask_version(version: Endpoint, body: object, timeout: float) -> InternalAsk:
-    """Return the answered request of exactly this version; ``reply`` is the answer. No metric counts it.
-
-    Raises ``GatewayError``.
+    For trials and shadows: no metric counts it. Raises ``GatewayError``.
     """
-    ask = InternalAsk(InternalCall(version.identity.url, body))
-    await OneVersion(version, timeout).answer_to(ask)
-    return ask
+    trace = Trace("", TRACEPARENT.get())
+    trace.flow, trace.deadline = flow, asyncio.get_running_loop().time() + timeout
+    version.lease()
+    try:
+        async with asyncio.timeout(timeout):
+            trace.answer = await version.answer(InternalCall("", body).question(version), trace)
+    except TimeoutError:
+        raise too_late(timeout) from None
+    except GatewayError:
+        raise
+    except Exception as error:
+        raise _as_known(error, trace) from error
+    finally:
+        version.release()
+    return trace
 
 
 def _label(ask: Ask, version: Endpoint) -> None:
@@ -367,7 +346,7 @@ def _label(ask: Ask, version: Endpoint) -> None:
     ask.model_id = identity.model_id
 
 
-def _as_known(error: BaseException, ask: Ask) -> GatewayError:
+def _as_known(error: BaseException, trace: Trace) -> GatewayError:
     """Return ``error`` as a ``GatewayError``. Any that is not one of ours is a bug of the gateway, and logged."""
     if isinstance(error, GatewayError):
         return error
@@ -376,7 +355,7 @@ def _as_known(error: BaseException, ask: Ask) -> GatewayError:
         return kind(error.message, hint=error.hint or "")
     if not isinstance(error, Exception):
         return gone()
-    _log.error("unexpected error", exc_info=error, extra={"request_id": ask.request_id, "url": ask.url})
+    _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
     return InternalError("the gateway failed on this request", hint="see its log for the request id")
 
 

@@ -26,11 +26,9 @@ from gateway.metrics import catalog
 from gateway.metrics.mirrored import renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
-from gateway.path.ask import InternalAsk
-from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
 from gateway.path.routing import RoutingTable
-from gateway.path.serve import OneVersion
+from gateway.path.serve import ask_version
 from gateway.samples import difference
 from gateway.spec import ShadowSpec
 from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace
@@ -160,18 +158,16 @@ class Mirror:
         if source is None or target is None or 2 * permits.held_bytes > permits.max_bytes:
             raise Overloaded("there is no room for mirrored requests")
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
-        ask = InternalAsk(InternalCall(shadow.spec.to, one.body))
-        ask.flow = _FLOW
+        permit = permits.take(BATCH)
         try:
-            permits.admit(ask, BATCH)
-            ask.hold(one.body_bytes)
-            await OneVersion(target, self._timeout).answer_to(ask)
+            permit.hold(one.body_bytes)
+            answer = (await ask_version(target, one.body, self._timeout, _FLOW)).answer
         finally:
-            ask.release()
+            permit.release()
         if target.task == _EMBEDDINGS and tolerance >= _ANY_NUMBERS:
-            return shadow.neighbours.compare(_vectors(one.answer), _vectors(ask.reply))
+            return shadow.neighbours.compare(_vectors(one.answer), _vectors(answer))
         names = renamed(_labels(source), _labels(target))
-        return await asyncio.to_thread(agree, one.answer, ask.reply, names, tolerance)  # of long answers: milliseconds
+        return await asyncio.to_thread(agree, one.answer, answer, names, tolerance)  # of long answers: milliseconds
 
     def _count(self, shadow: _Shadow, outcome: str) -> None:
         target = self._table.current.endpoints.get(shadow.spec.to)

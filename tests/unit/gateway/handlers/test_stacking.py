@@ -89,7 +89,7 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
     endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(call))
     assert endpoint.prices is None
     asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
-    assert [[[2.0]], [[4.0]]] == [ask.reply["y"].tolist() for ask in asks]
+    assert [[[2.0]], [[4.0]]] == [ask.answer["y"].tolist() for ask in asks]
     await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, LIMIT_S)
     assert [("m", 2), ("m", 3)] == backend.calls
     assert [2, 3] == rows

@@ -360,7 +360,7 @@ async def test_a_version_that_is_not_served_can_be_called() -> None:
         async def close(self) -> None: ...
 
     endpoint = Counted(Doubles())
-    assert "abab" == (await ask_version(endpoint, "ab", LIMIT_S)).reply
+    assert "abab" == (await ask_version(endpoint, "ab", LIMIT_S)).answer
     with pytest.raises(DeadlineExceeded):
         await ask_version(endpoint, "hang", 0.02)
     assert (2, 2) == (endpoint.leased, endpoint.released)

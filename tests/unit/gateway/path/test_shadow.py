@@ -165,13 +165,13 @@ async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tm
     assert 3 == (await mirrored(stack, 3))["agreed"]
 
 
-def hold(stack: Any) -> tuple[asyncio.Event, list[tuple[str, int]]]:
-    """Let the shadow answer nothing until the event is set; returns the class and the bytes of each request as well."""
+def hold(stack: Any) -> tuple[asyncio.Event, list[str]]:
+    """Let the shadow answer nothing until the event is set; returns the class of each request as well."""
     gate = asyncio.Event()
-    held: list[tuple[str, int]] = []
+    held: list[str] = []
 
     async def slow(_question: object, ask: Any) -> object:
-        held.append((CLASSES[ask.flow.rank], ask.held_bytes))
+        held.append(CLASSES[ask.flow.rank])
         await gate.wait()
         return {"label": "GOOD"}
 
@@ -188,7 +188,7 @@ async def test_few_requests_are_mirrored_at_a_time_in_the_last_class_and_the_oth
     await stack.until(lambda: len(held) == 16)
     assert 20 - 16 == counted(stack)["dropped"]
     size = len('{"text":"good film"}')
-    assert ({("batch", size)}, 16, 16 * size) == ({*held}, permits.in_flight, permits.held_bytes)
+    assert ({"batch"}, 16, 16 * size) == ({*held}, permits.in_flight, permits.held_bytes)
     gate.set()
     await mirrored(stack, 20)
     assert (0, 0) == (permits.in_flight, permits.held_bytes)
