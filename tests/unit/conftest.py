@@ -45,7 +45,7 @@ OUTSIDE: Final = (
     "gateway/http/test_leaving.py", "gateway/http/test_lifetimes.py", "gateway/http/test_limits.py",
     "gateway/http/test_local_names.py", "gateway/http/test_protocol.py",
     "gateway/http/test_quotas_of_tenants.py", "gateway/http/test_resting.py", "gateway/http/test_bodies.py",
-    "gateway/http/test_stopping.py", "gateway/http/test_streams.py", "gateway/metrics/test_exemplars.py",
+    "gateway/http/test_stopping.py", "gateway/http/test_streams.py",
     "gateway/metrics/test_exposition.py", "gateway/metrics/test_views.py", "gateway/metrics/test_metrics.py",
     "gateway/metrics/test_watch.py",
     "gateway/metrics/test_workers.py", "gateway/path/test_canary_routes.py",

@@ -52,13 +52,6 @@ def test_a_reference_of_categories_has_those_that_occurred() -> None:
             reference_of(nothing)
 
 
-def test_bins_of_numbers_are_named_by_their_bounds() -> None:
-    """As people write them; bounds that differ have names that differ."""
-    assert ["0.3", "1e-05", "1234567", "1234568", "+Inf"] == [
-        *map(drift.bin_of, (0.1 + 0.2, 1e-5, 1_234_567.0, 1_234_568.0, math.inf))
-    ]
-
-
 @given(st.lists(st.integers(0, 1_000), min_size=6, max_size=6).filter(lambda counts: sum(counts[:5]) > 0))
 def test_counts_are_folded_into_a_references_bins(counts: list[int]) -> None:
     """None is lost; those that it was made of give the reference itself."""
@@ -98,19 +91,14 @@ def test_reference_file_is_read_as_it_was_written() -> None:
     ("text", "message"),
     [
         ("{", "JSON"),
-        ("[]", "object"),
         ('{"format": 2, "variables": {}}', "format"),
-        ('{"format": 1}', "variables"),
         ('{"format": 1, "variables": {"x": {"1": 0, "+Inf": 0}}}', "variable x"),
         ('{"format": 1, "variables": {"x": {"a": -1}}}', "variables.x.a"),
         ('{"format": 1, "variables": {"x": {"a": NaN}}}', "variables.x.a"),
         ('{"format": 1, "variables": {"x": {"low": 1, "+Inf": 1}}}', "low"),
-        ('{"format": 1, "variables": {"x": {"a": "many"}}}', "variables.x.a"),
-        ('{"format": 1, "variables": {"x": 5}}', "variables.x"),
         ('{"format": 1, "variables": {"unusual_word_ratio": {"1": 1, "+Inf": 0}}}', "needs words"),
         ('{"format": 1, "variables": {}, "words": 3}', "words"),
         ('{"format": 1, "variables": {"embedding_cosine": {"1": 1, "+Inf": 0}}, "mean": [0, 0]}', "a mean"),
-        ('{"format": 1, "variables": {}, "mean": ["x"]}', "mean"),
     ],
 )
 def test_an_unusable_reference_is_refused_with_the_reason(text: str, message: str) -> None:

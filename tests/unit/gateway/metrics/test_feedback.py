@@ -8,18 +8,6 @@ from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts
 from tests.unit.gateway.metrics.summed import counted
 
 
-def test_an_answer_counts_by_predicted_and_true_label() -> None:
-    """Right if both are equal."""
-    numbers = Accumulator()
-    counts = FeedbackCounts(numbers)
-    counts.add("e", "1", "GOOD", "BAD")
-    for _ in range(2):
-        counts.add("e", "1", "GOOD", "GOOD")
-    assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(
-        numbers.snapshot(), catalog.FEEDBACK
-    )
-
-
 def test_labels_beyond_the_first_are_counted_together() -> None:
     """Right and wrong ones are still distinguished."""
     numbers = Accumulator()

@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 
 from gateway.errors import InternalError
 from gateway.metrics import catalog, exposition, workers
-from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.accumulator import Accumulator, Histogram
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.views import Views
-from gateway.metrics.watch import Served
 from gateway.metrics.workers import Parent, Totals
-from gateway.spec import MetricSpec, MetricVariable
-from gateway.trace import Trace
 from tests import expositions
 from tests.unit.gateway.metrics.summed import counted, histograms, summed
 from tests.waiting import LIMIT_S, soon
@@ -82,14 +79,6 @@ def built(times: int) -> Observer:
     for _ in range(times):
         observer.count(catalog.BUILDS, "ok")
     return observer
-
-
-def answered(observer: Observer) -> None:
-    """Count an answer."""
-    trace = Trace("id")
-    trace.endpoint, trace.version, trace.url, trace.rows = "t", "1", "t/1", 1
-    observer.started()
-    observer.finished(trace)
 
 
 async def asked(worker: Publisher) -> float:
@@ -191,10 +180,6 @@ async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytes
         asyncio.get_running_loop().remove_reader(family.of["three"][0])
         family.end("three")
         assert expected == await asked(one)
-        for observer in observers[:2]:
-            answered(observer)
-        (row,) = await one.ask(Views.statistics)
-        assert 2 == row["inference_stats"]["success"]["count"]
         assert {"last_minute", "drift", "curves"} == (await two.ask(Views.lately, {}, ["t"])).keys()
 
 
@@ -211,7 +196,13 @@ async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> N
 
 
 async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This worker's numbers alone would look like a restart. Whether the parent is stopped, or has ended."""
+    """This worker's numbers alone would look like a restart. Whether the parent fails (and goes on), is stopped, or has
+    ended.
+    """
+    async with Family().listening(one=built(1)) as (one,):
+        with pytest.raises(InternalError):
+            await one.ask(Views.metrics, 5)  # type: ignore[arg-type]
+        assert 1.0 == await asked(one)
     monkeypatch.setattr(workers, "_GIVE_UP_S", 0.05)
     family = Family()
     asks = Publisher(built(1), family.add("one"))
@@ -223,68 +214,70 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
     family.of["one"][2].close()
 
 
-async def test_a_question_that_fails_leaves_the_parent_running() -> None:
-    """Who has asked gets an error; the next one an answer."""
-    async with Family().listening(one=built(1)) as (one,):
-        with pytest.raises(InternalError):
-            await one.ask(Views.metrics, 5)  # type: ignore[arg-type]
-        assert 1.0 == await asked(one)
-
-
 async def test_a_single_worker_answers_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a long text delays no request."""
-    respond, threads = exposition.respond, set[int]()
+    respond, threads = exposition.respond, []
 
     def seen(accept: str, numbers: exposition.Numbers) -> tuple[bytes, str]:
-        threads.add(threading.get_ident())
+        threads.append(threading.current_thread())
         return respond(accept, numbers)
 
     monkeypatch.setattr(exposition, "respond", seen)
     publisher = Publisher(built(1))
     assert 1.0 == await asked(publisher)
     publisher.close()
-    assert len(threads - {threading.get_ident()}) == 1 == len(threads)
-
-
-class Declared:
-    """A worker with one declared variable `x`."""
-
-    def __init__(self, kind: str, *bounds: float) -> None:
-        self.observer = Observer()
-        self.declare(kind, *bounds)
-
-    def declare(self, kind: str, *bounds: float) -> None:
-        spec = MetricSpec("e/1", None, (MetricVariable("x", kind, bounds),))
-        self.observer.watch.configure({"e/1": Served("e", "1")}, {"e/1": spec}, 1.0)
-
-    def see(self, *values: float) -> None:
-        for value in values:
-            trace = Trace("id")
-            trace.url, trace.body = "e/1", {"x": value}
-            self.observer.started()
-            self.observer.finished(trace)
-        self.observer.settle()
+    assert threading.main_thread() not in threads
 
 
 def test_new_bounds_of_a_variable_never_mix_with_the_former_ones() -> None:
     """While only one worker has the new declaration, when both have it, and when it is taken back."""
-    one, other = Declared("scalar", 1.0), Declared("scalar", 1.0)
+    one, other = Accumulator(), Accumulator()
+
+    def see(numbers: Accumulator, value: float, *bounds: float, anew: bool = True) -> None:
+        of = numbers.distribution(catalog.VARIABLE_SCALAR, "e", "1", "x", bounds=bounds, anew=anew)
+        of.observe((value,))
 
     def shown() -> tuple[tuple[float, ...], list[float]]:
-        return histograms(summed(one.observer.snapshot(), other.observer.snapshot()))["e", "1", "x"]
+        return histograms(summed(one.snapshot(), other.snapshot()))["e", "1", "x"]
 
-    one.see(0.5, 2.0)
-    other.see(0.5)
-    assert ((1.0,), [2, 1, 3.0]) == shown()
-    one.declare("scalar", 1.0, 5.0)
-    one.see(2.0)
+    see(one, 2.0, 1.0)
+    see(other, 0.5, 1.0)
+    assert ((1.0,), [1, 1, 2.5]) == shown()
+    see(one, 2.0, 1.0, 5.0)
+    see(other, 0.5, 1.0, anew=False)  # still within the former bounds
     assert ((1.0, 5.0), [0, 1, 0, 2.0]) == shown()
-    other.see(0.5)  # still within the former bounds
-    assert ((1.0, 5.0), [0, 1, 0, 2.0]) == shown()
-    other.declare("scalar", 1.0, 5.0)
-    other.see(9.0)
+    see(other, 9.0, 1.0, 5.0)
     assert ((1.0, 5.0), [0, 1, 1, 11.0]) == shown()
     for worker in (one, other):
-        worker.declare("scalar", 1.0)
-        worker.see(0.5)
+        see(worker, 0.5, 1.0)
     assert ((1.0,), [2, 0, 1.0]) == shown()
+
+
+def test_each_bucket_has_the_newest_trace_of_all_workers() -> None:
+    """Also of one that has ended."""
+    first, second = Accumulator(), Accumulator()
+    for numbers, trace_id, seconds in ((first, "a", 0.004), (first, "a", 0.04), (second, "b", 0.0045)):
+        of = numbers.distribution(catalog.REQUEST_SECONDS, "e", "1", "direct")
+        of.observe((seconds,))
+        of.belongs(trace_id, seconds)
+    for merged in (summed(first.snapshot(), second.snapshot()), summed(second.snapshot(), ended=[first.snapshot()])):
+        (found,) = (value for value in merged.values() if isinstance(value, Histogram) and value.exemplars)
+        assert {("b", 0.0045), ("a", 0.04)} == {(one.trace_id, one.seconds) for one in found.exemplars.values()}
+
+
+def test_a_snapshot_never_changes() -> None:
+    """Another thread reads it while the loop goes on counting."""
+    numbers = Accumulator()
+    count = numbers.count(catalog.BUILDS, "ok")
+    rows = numbers.distribution(catalog.ROWS, "e", "1")
+    count.value += 1
+    rows.observe((2,))
+    before = numbers.snapshot()
+    count.value += 1
+    numbers.set(catalog.POLL, 7)
+    rows.observe((2,))
+    numbers.count(catalog.BUILDS, "internal").value += 1
+    after = numbers.snapshot()
+    assert [{("ok",): 1.0}, {("ok",): 2.0, ("internal",): 1.0}] == [counted(n, catalog.BUILDS) for n in (before, after)]
+    assert [{(): 0.0}, {(): 7.0}] == [counted(n, catalog.POLL) for n in (before, after)]
+    assert [{("e", "1"): ((), [1.0, 2.0])}, {("e", "1"): ((), [2.0, 4.0])}] == [histograms(n) for n in (before, after)]

@@ -1,6 +1,6 @@
 """Trials of drift from text to verdict: workers count what was answered, the controller judges what it reads.
 
-Texts are drawn without repeats from a small language of words with a long tail. A reference is captured as `drift
+Texts are drawn without repeats from a small language of words with a long tail. A reference is captured once, as `drift
 capture` does; then half an hour of equal traffic must not alarm, and each change must.
 """
 
@@ -32,21 +32,25 @@ Change = Callable[[str, np.random.Generator], str]
 
 
 class Trial:
-    """One gateway of a classifier, and a controller."""
+    """One gateway of a classifier, and a controller; it has captured its reference from 5,000 texts."""
 
-    def __init__(self, seed: int) -> None:
-        self.random, self.now = np.random.default_rng(seed), 1_000_000.0
-        letters = [chr(97 + n) for n in range(26)]
-        self.words = ["".join(self.random.choice(letters, 2 + n % 7)) for n in range(3_000)]
-        shares = 1 / (np.arange(len(self.words)) + 3)
-        self.shares = shares / shares.sum()
-        self.good = 0.5
-        self.evidence = 0.0
+    def __init__(self) -> None:
+        self.now, self.good = 1_000_000.0, 0.5
+        random = np.random.default_rng(11)
+        self.words = np.array(
+            ["".join(random.choice([*"abcdefghijklmnopqrstuvwxyz"], 2 + n % 7)) for n in range(3_000)]
+        )
+        self.often = np.cumsum(1 / (np.arange(len(self.words)) + 3))
         self.found: dict[str, float] = {}
-        self.serve(Reference())
+        self.serve(Reference(), 11)
+        for _ in range(10):
+            self.answer(500)
+        words, _ = self.observer.watch.learned("e/1")
+        self.reference = Reference(of_counts(parse(self.page()), "e", "1"), words)
 
-    def serve(self, reference: Reference) -> None:
+    def serve(self, reference: Reference, seed: int) -> None:
         """Begin anew with this reference."""
+        self.random, self.good = np.random.default_rng(seed), 0.5
         clock = itertools.count(step=100).__next__  # so much time goes by that every text is looked at
         self.observer = Observer(chance=lambda: 0.5, clock=clock)
         served = Served("e", "1", True, ("GOOD", "BAD"), reference)
@@ -64,13 +68,16 @@ class Trial:
 
     def show(self, families: Families) -> None:
         self.found = {key[2]: days for key, days in families[catalog.DRIFT_EVIDENCE].items()}
-        self.evidence = sum(self.found.values()) / max(len(self.found), 1)
 
-    def answer(self, requests: int, change: Change = lambda text, _: text) -> None:
+    @property
+    def alarms(self) -> bool:
+        return sum(self.found.values()) >= drift.ALARM_DAYS * max(len(self.found), 1)
+
+    def answer(self, requests: int = 60, change: Change = lambda text, _: text) -> None:
         """Answer texts within a minute, and let the controller look."""
         for _ in range(requests):
             number = int(np.clip(self.random.normal(18, 5), 6, 40))
-            drawn = self.random.choice(self.words, number, p=self.shares).tolist()
+            drawn = self.words[np.searchsorted(self.often, self.random.random(number) * self.often[-1])].tolist()
             drawn[::3] = self.random.choice(FILLERS, len(drawn[::3])).tolist()
             text = change(f"{' '.join(drawn).capitalize()}.", self.random)
             trace = Trace("id")
@@ -82,26 +89,8 @@ class Trial:
             tokens = 2 + len(text.replace("<", " < ").replace(">", " > ").split())
             trace.encoded = [Encoded(np.zeros(tokens, dtype=np.int64), None, 0, False)]
             self.observer.finished(trace)
-            if requests and self.random.random() < 0.1:
-                self.observer.settle()
         self.now += 60
         self.judging({})
-
-    def capture(self) -> None:
-        """Make the reference of what was counted so far, and serve it."""
-        for _ in range(10):
-            self.answer(500)
-        words, _ = self.observer.watch.learned("e/1")
-        found = of_counts(parse(self.page()), "e", "1")
-        self.serve(Reference(found, words))
-
-    def minutes_until_alarm(self, most: int, change: Change) -> int:
-        """Answer sixty texts a minute until the endpoint alarms."""
-        for minute in range(most):
-            if self.evidence >= drift.ALARM_DAYS:
-                return minute
-            self.answer(60, change)
-        return most
 
 
 def german(text: str, random: np.random.Generator) -> str:
@@ -119,48 +108,42 @@ def longer(text: str, _: np.random.Generator) -> str:
     return f"{text} {text[: int(0.3 * len(text))]}"
 
 
-CHANGES: dict[str, tuple[Change, str]] = {
-    "10 % German": (german, "language"),
-    "5 % nonsense words": (nonsense, "unusual_word_ratio"),
-    "1.3 times longer": (longer, "token_length"),
-    "upper case": (lambda text, _: text.upper(), "letter_case"),
-    "HTML": (lambda text, _: f"<p><b>{text}</b></p>", "token_length"),
-}
-
-
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    """One that has answered equal texts for half an hour."""
-    made = Trial(11)
-    made.capture()
-    for _ in range(30):
-        made.answer(60)
-        assert made.evidence < drift.ALARM_DAYS, made.found
-    return made
+    """See ``Trial``."""
+    return Trial()
 
 
 def test_equal_texts_do_not_alarm(trial: Trial) -> None:
-    """The built-in variables of a classifier are judged."""
+    """For half an hour; the built-in variables of a classifier are judged."""
+    trial.serve(trial.reference, 12)
+    for _ in range(30):
+        trial.answer()
+        assert not trial.alarms, trial.found
     judged = {"token_length", "language", "letter_case", "unusual_word_ratio", "predicted_label", "top_score"}
     assert judged <= trial.found.keys()
 
 
 @pytest.mark.parametrize(
-    "name", ["10 % German", *(pytest.param(name, marks=pytest.mark.long) for name in list(CHANGES)[1:])]
+    ("change", "good", "variable"),
+    [
+        pytest.param(german, 0.5, "language", id="10 % German"),
+        pytest.param(nonsense, 0.5, "unusual_word_ratio", id="5 % nonsense words"),
+        pytest.param(longer, 0.5, "token_length", id="1.3 times longer"),
+        pytest.param(lambda text, _: text.upper(), 0.5, "letter_case", id="upper case"),
+        pytest.param(lambda text, _: text, 0.7, "predicted_label", id="a label that shifts from half to seven in ten"),
+    ],
 )
-def test_each_change_is_found_within_minutes_and_named(name: str) -> None:
+def test_each_change_is_found_within_minutes_and_named(
+    trial: Trial, change: Change, good: float, variable: str
+) -> None:
     """At sixty texts a minute."""
-    change, variable = CHANGES[name]
-    trial = Trial(12)
-    trial.capture()
-    trial.answer(60)
-    trial.answer(60)
-    assert trial.minutes_until_alarm(25, change) < 25, trial.found
+    trial.serve(trial.reference, 13)
+    for _ in range(2):
+        trial.answer()
+    trial.good, minutes = good, 0
+    while not trial.alarms:
+        trial.answer(60, change)
+        minutes += 1
+        assert minutes < 25, trial.found
     assert trial.found[variable] == max(trial.found.values()), trial.found
-
-
-def test_labels_that_shift_from_half_to_seven_in_ten_are_found(trial: Trial) -> None:
-    """The texts stay as they were."""
-    trial.good = 0.7
-    assert trial.minutes_until_alarm(25, lambda text, _: text) < 25, trial.found
-    assert trial.found["predicted_label"] == max(trial.found.values()), trial.found

@@ -6,6 +6,7 @@ Time is simulated, chance is seeded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,16 @@ class Endpoint:
         grown, self.grown = self.grown, {}
         return self.versions.update(self.now, grown).get(PAIR)
 
-    def serve(self, looks: int, *, rate: float = 100, weight: float = 0.1, **canary: Any) -> Sentences:
+    def serve(
+        self, looks: int, *, rate: int = 100, weight: float = 0.1, both: Mapping[str, Any] = MappingProxyType({}),
+        **canary: Any,
+    ) -> Sentences:  # fmt: skip
         """Look up to ``looks`` times, with ``rate`` requests each, until a difference is found."""
         found: Sentences | None = None
         for _ in range(looks):
             to_canary = int(self.random.binomial(rate, weight))
-            self.see("2", "canary", to_canary, **canary)
-            self.see("1", "stable", int(rate) - to_canary)
+            self.see("2", "canary", to_canary, **both, **canary)
+            self.see("1", "stable", rate - to_canary, **both)
             found = self.look()
             if found:
                 break
@@ -66,27 +70,17 @@ class Endpoint:
         return found
 
 
-@pytest.mark.parametrize("rollouts", [10, pytest.param(300, marks=pytest.mark.long)])
-def test_equal_versions_are_found_to_differ_beside_one_canary_of_a_hundred_at_most(rollouts: int) -> None:
-    """Two hours long each, while the canary's share grows and the traffic changes from German to English by the hour:
-    over all looks together the canary has got other texts.
+def test_equal_versions_do_not_differ_whatever_the_traffic_does() -> None:
+    """While the canary's share grows, the traffic changes from English to German: over all looks together the canary
+    has got other texts, and more of its labels are bad. How seldom chance alone differs is shown for the gate itself.
     """
-    alarms = 0
-    for seed in range(rollouts):
+    for seed in range(3):
         endpoint = Endpoint(seed)
-        for look in range(60):
-            german = 0.1 + 0.6 * look / 60
+        for look in range(30):
+            german = 0.1 + 0.6 * look / 30
             alike = {"labels": {"good": 0.9 - german, "bad": german, "mixed": 0.1},
                      "languages": {"en": 0.98 - german, "de": german, "none": 0.02}}  # fmt: skip
-            requests = int(endpoint.random.poisson(80))
-            to_canary = int(endpoint.random.binomial(requests, (0.05, 0.25, 0.5)[look // 20]))
-            endpoint.see("2", "canary", to_canary, **alike)
-            endpoint.see("1", "stable", requests - to_canary, **alike)
-            found = endpoint.look(120.0)
-            if found:
-                alarms += 1
-                break
-    assert alarms <= rollouts / 100
+            assert not endpoint.serve(1, rate=160, weight=(0.05, 0.25, 0.5)[look // 10], both=alike)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.controller.rollouts.bets import Bets
+from deploy.controller.rollouts.bets import Bets, likelier
 from deploy.controller.rollouts.counts import Counts
-from deploy.controller.rollouts.wagers import bounds, gathered, labels
+from deploy.controller.rollouts.wagers import bounds, gathered, labels, pairs
 
 
 @given(st.lists(st.integers(1, 100_000), max_size=20), st.integers(1, 6))
@@ -20,6 +21,19 @@ def test_a_stake_neither_grows_nor_shrinks_by_itself(intervals: list[int], count
     for seen in intervals:
         bets = bets.after([0.0] * count, seen)
     assert pytest.approx(0.0, abs=1e-9) == bets.log_evidence
+
+
+@given(st.integers(1, 40), st.integers(1, 200), st.integers(0, 60), st.sampled_from([1.0, 1.3]))
+def test_a_bet_on_a_canary_that_is_as_bad_as_permitted_is_fair(
+    canary: int, stable: int, hits: int, allowed: float
+) -> None:
+    """Over all splits of the hits, each as often as it then comes, a stake is multiplied by one on average."""
+    splits = range(max(0, hits - stable), min(canary, hits) + 1)
+    chances = np.array([math.comb(canary, n) * math.comb(stable, hits - n) * allowed**n for n in splits], np.float64)
+    grown = np.exp([likelier(canary, n, stable, hits - n, (1.1, 3.0, 50.0), allowed) for n in splits])
+    assert not splits or pytest.approx(np.ones(3)) == chances / chances.sum() @ grown
+    ((*_, agreed, _), (*_, differed, _)) = (next(pairs(Counts(pairs=one), 0.1)) for one in ((1, 0), (0, 1)))
+    assert pytest.approx(np.ones(4)) == 0.9 * np.exp(agreed) + 0.1 * np.exp(differed)
 
 
 def test_a_late_fault_meets_fresh_money() -> None:

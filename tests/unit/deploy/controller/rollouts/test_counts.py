@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deploy.controller.counters import Reading, grown, parse
 from deploy.controller.rollouts.counts import Counts, between
 
 
-def _reading(text: str) -> Reading:
-    return Reading({"g": parse(text)})
+def text(name: str, label: str, counted: dict[str, float], **more: str) -> str:
+    """Return the samples of a metric of e/2, by the values of a label."""
+    rest = "".join(f',{key}="{value}"' for key, value in more.items())
+    return "".join(f'{name}{{endpoint="e",version="2",{label}="{of}"{rest}}} {n}\n' for of, n in counted.items())
 
 
-def test_callers_mistakes_and_full_gateways_are_nobodys_failure() -> None:
-    """Only 5xx answers of the version count as failures; client errors do not even count as requests."""
-    text = "".join(
-        f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
-        for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
-    )
-    found = between(grown(_reading(""), _reading(text)), ("e", "2"), "canary")
-    assert (30, 20) == (found.requests, found.failures)
+OUTCOMES = ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
 
 
-def test_latency_buckets_become_counts_of_slower_answers() -> None:
-    """Prometheus counts faster answers, the gate needs slower ones."""
-    labels = 'endpoint="e",route="stable",version="1"'
-    text = "".join(
-        f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
-        for le, n in (("0.01", 70), ("0.1", 98), ("+Inf", 100))
-    )
-    found = between(grown(_reading(""), _reading(text)), ("e", "1"), "stable")
-    assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
-
-
-def test_what_versions_answer_is_counted_by_value() -> None:
-    """Only the label counts; values may be any text."""
-
-    def text(good, odd):
-        labels = 'endpoint="e",version="2",variable'
-        return (
-            f'gateway_variable_enum_total{{{labels}="predicted_label",value="good"}} {good}\n'
-            f'gateway_variable_enum_total{{{labels}="predicted_label",value="a}}, \\"b"}} {odd}\n'
-            f'gateway_variable_enum_total{{{labels}="other",value="good"}} {good}\n'
-        )
-
-    counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
-    assert {"good": 30, 'a}, "b': 2} == between(counted, ("e", "2"), "canary").labels
-
-
-def test_a_canary_for_which_stable_answered_and_its_mirrored_requests_are_its_own() -> None:
-    """In the totals they are stable's requests. What it had no room for, or was dropped, says nothing."""
-    counted = {
-        "gateway_canary_fallbacks_total": {"model_failed": 4, "overloaded": 50},
-        "gateway_shadow_requests_total": {"agreed": 30, "differed": 9, "failed": 1, "dropped": 5_000},
-    }
-    text = "".join(
-        f'{name}{{endpoint="e",outcome="{outcome}",version="2"}} {n}\n'
-        for name, outcomes in counted.items() for outcome, n in outcomes.items()
-    )  # fmt: skip
-    found = between(grown(_reading(""), _reading(text)), ("e", "2"), "canary")
-    assert Counts(4, 4, pairs=(30, 10), mirror_failures=1) == found
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        pytest.param(
+            text("gateway_requests_total", "outcome", dict.fromkeys(OUTCOMES, 10), route="canary"), Counts(30, 20),
+            id="only 5xx answers of the version are failures; client errors do not even count as requests",
+        ),
+        pytest.param(
+            text("gateway_request_duration_seconds_bucket", "le", {"0.01": 70, "0.1": 98, "+Inf": 100}, route="canary"),
+            Counts(timed=100, slower={0.01: 30, 0.1: 2}), id="Prometheus counts faster answers, the gate slower ones",
+        ),
+        pytest.param(
+            text("gateway_variable_enum_total", "value", {"good": 30, 'a}, \\"b': 2}, variable="predicted_label")
+            + text("gateway_variable_enum_total", "value", {"good": 9}, variable="other"),
+            Counts(labels={"GOOD": 30, 'a}, "b': 2}), id="labels by what they mean; they may be any text",
+        ),
+        pytest.param(
+            text("gateway_canary_fallbacks_total", "outcome", {"model_failed": 4, "overloaded": 50})
+            + text("gateway_shadow_requests_total", "outcome", {"agreed": 3, "differed": 9, "failed": 1, "dropped": 7}),
+            Counts(4, 4, pairs=(3, 10), mirror_failures=1),
+            id="a canary for which stable answered, and mirrored requests; what it had no room for says nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_what_gateways_count_of_a_canary(samples: str, expected: Counts) -> None:
+    """Of another version or route, nothing."""
+    others = samples.replace('version="2"', 'version="3"') + 'gateway_requests_total{endpoint="e",outcome="ok"} 1\n'
+    counted = grown(Reading({"g": parse("")}), Reading({"g": parse(samples + others)}))
+    assert expected == between(counted, ("e", "2"), "canary", {"good": "GOOD"})

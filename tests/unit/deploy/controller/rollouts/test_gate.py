@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.counts import Counts
-from deploy.controller.rollouts.gate import DOUBT, Gate
-from deploy.controller.rollouts.wagers import bounds
+from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Gate
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 BASE_ERRORS = 0.003
@@ -57,17 +56,16 @@ class Traffic:
         return canary, stable
 
 
-def until_bad(traffic, gate, most):
-    """Return the canary's requests, or the mirrored ones, until the gate rolls back; None if not within ``most``."""
+def compared(gate):
+    """The canary's requests, or the mirrored ones."""
+    return gate.compared_pairs if gate.other_answers else gate.canary.requests
 
-    def compared():
-        return gate.compared_pairs if gate.other_answers else gate.canary.requests
 
-    while compared() < most:
+def gates(traffic, gate, most):
+    """Yield the gate after each interval, until it rolls back or has compared ``most``."""
+    while compared(gate) < most and not gate.is_bad:
         gate = gate.after(*traffic.interval())
-        if gate.is_bad:
-            return compared()
-    return None
+        yield gate
 
 
 def labels(stable, canary, **more):
@@ -84,71 +82,64 @@ TEN = (0.1,) * 10
 
 
 @pytest.mark.parametrize(
-    ("drawn", "tests", "runs", "most"),
+    ("drawn", "tests", "most"),
     [
-        pytest.param({"weight": 0.05, "batch": 1_000}, {}, 200, 5_000, marks=pytest.mark.long, id="equal, weight 5 %"),
-        pytest.param({"weight": 0.5, "batch": 100}, {}, 200, 5_000, id="equal, weight 50 %"),
-        pytest.param({"slowdown": 1.1, "batch": 200}, {}, 100, 2_000, id="as much slower as is permitted"),
-        pytest.param(labels((0.6, 0.4), (0.6, 0.4), batch=200), LABELS, 60, 2_000, id="equal labels"),
-        pytest.param(labels((0.97, 0.03), (0.97, 0.03), batch=200), LABELS, 60, 2_000, id="a rare label"),
-        pytest.param(labels((0.6, 0.4), (0.5, 0.5), batch=200), LABELS, 60, 2_000, id="ten points more"),
-        pytest.param(labels(TEN, TEN, batch=200), LABELS, 60, 2_000, id="ten labels"),
-        pytest.param(answers(0.067), PAIRS, 100, 1_000, id="few other answers"),
-        pytest.param(answers(0.1), PAIRS, 100, 1_000, id="as many other answers as are permitted"),
+        pytest.param({"weight": 0.05, "batch": 1_000}, {}, 5_000, marks=pytest.mark.long, id="equal, weight 5 %"),
+        pytest.param({"weight": 0.5, "batch": 200}, {}, 5_000, id="equal, weight 50 %"),
+        pytest.param({"slowdown": 1.1, "batch": 200}, {}, 2_000, id="as much slower as is permitted"),
+        pytest.param(labels((0.97, 0.03), (0.97, 0.03), batch=200), LABELS, 1_000, id="a rare label"),
+        pytest.param(labels((0.6, 0.4), (0.5, 0.5), batch=200), LABELS, 1_000, id="ten points more"),
+        pytest.param(labels(TEN, TEN, batch=400), LABELS, 2_000, marks=pytest.mark.long, id="ten labels"),
+        pytest.param(answers(0.1), PAIRS, 500, id="as many other answers as are permitted"),
     ],
 )
-def test_versions_that_are_no_worse_are_rolled_back_in_one_run_of_a_hundred_at_most(drawn, tests, runs, most):
-    """Evaluated after every interval."""
-    rolled_back = sum(until_bad(Traffic(seed, **drawn), Gate(**tests), most) is not None for seed in range(runs))
-    print(f"{rolled_back} of {runs} rolled back")
-    assert rolled_back <= max(1, runs / 100)
+def test_versions_that_are_no_worse_are_rolled_back_in_one_run_of_a_hundred_at_most(drawn, tests, most):
+    """Evaluated after every interval.
+
+    The stake of a fair test exceeds any ``c`` in at most one run of ``c`` (Ville). So thirty runs of which at most
+    three reach 10 say as much as three hundred would of which at most three reach ``THRESHOLD``: there a fair test has
+    two of thirty by chance in one of thirty cases. That a single bet is fair, ``test_bets`` computes exactly.
+    """
+    highest = [max(one.evidence for one in gates(Traffic(seed, **drawn), Gate(**tests), most)) for seed in range(30)]
+    assert sum(one >= DOUBT for one in highest) <= 3
+    assert sum(one >= THRESHOLD for one in highest) <= 1
 
 
-FAULTS = [
-    ("5 % errors", {"weight": 0.05, "errors": 0.05}, {}, 300),
-    ("5 % errors", {"weight": 0.5, "errors": 0.05}, {}, 300),
-    ("20 % errors", {"weight": 0.05, "errors": 0.2}, {}, 75),
-    ("20 % errors", {"weight": 0.5, "errors": 0.2}, {}, 100),
-    ("+50 % latency", {"weight": 0.05, "slowdown": 1.5}, {}, 300),
-    ("+50 % latency", {"weight": 0.5, "slowdown": 1.5}, {}, 600),
-    pytest.param("1 % errors", {"weight": 0.25, "errors": 0.01}, {}, 4_000, marks=pytest.mark.long),
-    ("2 % errors", {"weight": 0.05, "errors": 0.02}, {}, 1_000),
-    ("+30 % latency", {"weight": 0.05, "slowdown": 1.3}, {}, 600),
-    ("+30 % latency", {"weight": 0.25, "slowdown": 1.3}, {}, 1_000),
-    ("a rare label vanishes", labels((0.5, 0.457, 0.043), (0.543, 0.457, 0.0)), LABELS, 1_500),
-    ("labels swapped", labels((0.8, 0.2), (0.2, 0.8), weight=0.05), LABELS, 100),
-    ("labels swapped", labels((0.8, 0.2), (0.2, 0.8), weight=0.5), LABELS, 300),
-    ("40 points", labels((0.7, 0.3), (0.3, 0.7)), LABELS, 300),
-    ("always one label", labels((0.5, 0.5), (1.0, 0.0)), LABELS, 200),
-    ("one of ten takes over", labels(TEN, (0.55, *(0.05,) * 9)), LABELS, 200),
-    ("25 points", labels((0.6, 0.4), (0.35, 0.65)), LABELS, 700),
-    *((f"{differs:.0%} other answers", answers(differs), PAIRS, within)
-      for differs, within in ((0.2, 350), (0.35, 80), (0.5, 50), (1.0, 20))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "drawn", "tests", "within"), FAULTS)
-def test_faults_are_found(name, drawn, tests, within):
-    """Every one of 25 seeded runs; the median stays below the stated number of requests."""
+@pytest.mark.parametrize(
+    ("drawn", "tests", "within"),
+    [
+        pytest.param({"weight": 0.05, "errors": 0.05}, {}, 300, id="5 % errors, weight 5 %"),
+        pytest.param({"weight": 0.5, "errors": 0.05}, {}, 300, id="5 % errors, weight 50 %"),
+        pytest.param({"weight": 0.05, "errors": 0.2}, {}, 75, id="20 % errors"),
+        pytest.param({"weight": 0.05, "slowdown": 1.5}, {}, 300, id="+50 % latency"),
+        pytest.param({"weight": 0.25, "errors": 0.01}, {}, 4_000, marks=pytest.mark.long, id="1 % errors"),
+        pytest.param({"weight": 0.25, "slowdown": 1.3}, {}, 1_000, id="+30 % latency"),
+        pytest.param(labels((0.5, 0.457, 0.043), (0.543, 0.457, 0.0), batch=160), LABELS, 1_500, id="a label vanishes"),
+        pytest.param(labels((0.8, 0.2), (0.2, 0.8), weight=0.05), LABELS, 100, id="labels swapped"),
+        pytest.param(labels((0.5, 0.5), (1.0, 0.0)), LABELS, 200, id="always one label"),
+        pytest.param(labels(TEN, (0.55, *(0.05,) * 9)), LABELS, 200, id="one of ten takes over"),
+        pytest.param(labels((0.6, 0.4), (0.35, 0.65), batch=80), LABELS, 700, id="25 points"),
+        pytest.param(answers(0.2), PAIRS, 350, id="20 % other answers"),
+        pytest.param(answers(1.0), PAIRS, 20, id="only other answers"),
+    ],
+)
+def test_faults_are_found(drawn, tests, within):
+    """Every one of 11 seeded runs; the median stays below the stated number of requests."""
     batch = max(4, round(10 / drawn.get("weight", 0.25)))
-    runs = [until_bad(Traffic(seed, **{"batch": batch, **drawn}), Gate(**tests), 10 * within) for seed in range(25)]
-    assert None not in runs
-    print(f"{name}: median {median(runs):.0f}, slowest {max(runs)} requests")
-    assert median(runs) <= within
+    runs = [[*gates(Traffic(seed, **{"batch": batch, **drawn}), Gate(**tests), 10 * within)][-1] for seed in range(11)]
+    assert all(gate.is_bad for gate in runs)
+    assert median(map(compared, runs)) <= within
 
 
 def test_a_canary_that_turns_bad_late_is_found():
     """After 20 000 healthy canary requests a quarter's 5 % errors are found within 600."""
     found = []
-    for seed in range(20):
-        gate, traffic = Gate(), Traffic(seed, batch=200)
-        while gate.canary.requests < 20_000:
-            gate = gate.after(*traffic.interval())
-        traffic.canary["errors"] = 0.05
-        start = gate.canary.requests
-        while not gate.is_bad:
-            gate = gate.after(*traffic.interval())
-        found.append(gate.canary.requests - start)
+    for seed in range(5):
+        traffic = Traffic(seed, batch=800)
+        *_, gate = gates(traffic, Gate(), 20_000)
+        traffic.canary["errors"], traffic.batch = 0.05, 200
+        *_, bad = gates(traffic, gate, 30_000)
+        found.append(bad.canary.requests - gate.canary.requests)
     assert median(found) <= 600
 
 
@@ -158,7 +149,7 @@ def test_a_canary_that_turns_bad_late_is_found():
 def test_a_bad_hour_for_everybody_proves_nothing(bad):
     """Triton is overloaded, or callers ask something else; from one interval to the next, and back again."""
     gate, traffic = Gate(**LABELS), Traffic(4, batch=100)
-    for number in range(200):
+    for number in range(80):
         traffic.canary = traffic.stable = {"labels": (0.8, 0.2), **(bad if number // 20 % 2 else {})}
         gate = gate.after(*traffic.interval())
     assert gate.evidence < DOUBT
@@ -173,35 +164,20 @@ def test_few_failures_or_one_side_alone_are_no_evidence(canary, stable, evidence
     assert Gate(**PAIRS).after(canary, stable).evidence < evidence
 
 
-def test_latency_is_compared_at_stables_own_quantiles():
-    """The bounds come from stable's histogram: near its median, 12 ms, and at its slow end."""
-    gate, traffic = Gate(), Traffic(1)
-    for _ in range(20):
-        gate = gate.after(*traffic.interval())
-    found = bounds(gate.stable, gate.slower)
-    assert found[0].seconds in (0.01, 0.015)
-    assert 0.03 <= found[-1].seconds <= 0.05
-
-
-@pytest.mark.parametrize("slow", [1.0, 5.0, 10.0])
-def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(slow):
+def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began():
     """Latency bounds chosen in a slow phase move on with later requests."""
-
-    def until_found(seed):
+    for seed in range(5):
         gate, traffic = Gate(), Traffic(seed, batch=100)
-        while gate.canary.requests < 5_000 and not gate.is_bad:
-            now = slow if gate.stable.requests < 1000 else 1.0
+        while gate.canary.requests < 3_000 and not gate.is_bad:
+            now = 5.0 if gate.stable.requests < 1000 else 1.0
             traffic.canary, traffic.stable = {"slowdown": 1.3 * now}, {"slowdown": now}
             gate = gate.after(*traffic.interval())
-        return gate.canary.requests if gate.is_bad else 5_000
-
-    found = [until_found(seed) for seed in range(20)]
-    assert max(found) <= (2_000 if slow == 1.0 else 3_000), found
+        assert gate.is_bad
 
 
 def test_failures_of_mirrored_requests_are_the_canarys_unless_stable_has_as_many():
     """Stable has answered each of them: 1.5 % are found, far fewer than may differ; 0.5 % that both have are not."""
-    for seed in range(20):
+    for seed in range(5):
         random, bad, even = np.random.default_rng(seed), Gate(**PAIRS), Gate(**PAIRS)
         for _ in range(100):
             failed = int(random.binomial(20, 0.015))
@@ -234,22 +210,6 @@ def test_a_verdict_says_what_speaks_most_against_the_canary(intervals, told):
     for interval in intervals:
         gate = gate.after(*interval)
     assert told in gate.reason()
-
-
-def test_with_more_requests_smaller_faults_would_have_been_seen():
-    """The smallest detectable fault shrinks as requests are compared; at first no fault is detectable."""
-    gate, traffic = Gate(**LABELS, **PAIRS), Traffic(1)
-    assert {None} == {*gate.could_see().values()}
-    found = []
-    for number in range(1, 401):
-        canary, stable = traffic.interval()
-        gate = gate.after(
-            replace(canary, labels={"A": canary.timed}, pairs=(2, 0)), replace(stable, labels={"A": stable.timed})
-        )
-        if not number % 200:
-            found.append(gate.could_see())
-    assert all(found[0][name] >= found[1][name] for name in ("errors", "labels", "pairs"))
-    assert found[1]["errors"] < 0.03
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
