@@ -200,8 +200,8 @@ class Gateway:
                 return
         except GatewayError as error:
             reply = refusal(exchange, redacted_for(caller, error))
-        own = [(b"x-request-id", exchange.request_id.encode()), (b"content-length", b"%d" % len(reply.content))]
-        exchange.reply(reply.status, [*reply.headers, *own], reply.content)
+        own = (b"x-request-id", exchange.request_id.encode())
+        exchange.reply(reply.status, [*reply.headers, own], reply.content)
 
     def _known_callers(self) -> FollowingCallers | None:
         """Return the known callers; None if callers need not authenticate."""

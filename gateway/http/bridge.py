@@ -26,9 +26,8 @@ async def run(application: Application, exchange: Exchange) -> None:
             return
         pieces.append(message.get("body", b""))
         if not message.get("more_body", False):
-            body = b"".join(pieces)
             headers = [line for line in head["headers"] if line[0] != b"content-length"]
-            exchange.reply(head["status"], [*headers, (b"content-length", b"%d" % len(body))], body)
+            exchange.reply(head["status"], headers, b"".join(pieces))
 
     is_read = False
 
@@ -45,7 +44,7 @@ async def run(application: Application, exchange: Exchange) -> None:
         "http_version": "1.0" if exchange.is_http10 else "1.1", "server": None, "client": None,
         "scheme": "https" if is_tls else "http", "root_path": "",
         "method": "GET" if exchange.method == "HEAD" else exchange.method,  # the core leaves the body out
-        "path": exchange.path, "raw_path": exchange.raw_path, "query_string": exchange.query,
+        "path": exchange.path, "query_string": exchange.query,
         "headers": exchange.headers, "state": {}, "extensions": {},
     }  # fmt: skip
     await application(scope, receive, send)

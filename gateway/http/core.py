@@ -9,7 +9,7 @@ answers to earlier requests and ends the connection.
 - A client's end of file means that it has left, as in Go's server: a request that is being answered is given up.
 - A connection whose request was refused for want of room rests: what it sends is not read for the seconds of its
   ``Retry-After``. This is all the protection from floods.
-- The offer of another protocol (``upgrade``) is ignored, and what follows is read as HTTP/1.1.
+- The offer of another protocol (``upgrade``) is dropped, and what follows is read as HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -37,13 +37,10 @@ from gateway.errors import (
 )
 from gateway.http.certificates import names_of_peer
 from gateway.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections, TimeoutQueue
-from gateway.http.exchange import STATUS_LINES, Exchange
+from gateway.http.exchange import Exchange, head_of
 from gateway.http.problems import problem
 from gateway.outcome import Outcome, Serving
 from gateway.trace import new_id
-
-BETWEEN, HEAD, BODY = range(3)
-"""What the parser reads: nothing yet, a head, or a body."""
 
 Answer = Callable[[Exchange], Serving]
 """Returns the coroutine that answers a request."""
@@ -64,36 +61,27 @@ class Connection(asyncio.Protocol):
     def __init__(self, answer: Answer, limits: Connections) -> None:
         self._answer = answer
         self._limits = limits
-        self._max_headers, self._max_head_bytes = limits.max_headers, limits.max_head_bytes
         self._loop = asyncio.get_running_loop()
         self.names: Names = ()
         """The names in the client's certificate."""
         self._keeps_alive = not limits.is_leaving
-        self._phase = BETWEEN
         self._queue: TimeoutQueue | None = None
         self._current: Exchange | None = None
         """The request that is being answered, or whose body is still coming."""
-        self._newest: Exchange | None = None
-        """The request that is being received."""
         self._waiting: deque[Exchange] = deque()
         """Requests that were sent ahead."""
         self._unparsed = 0
         """Bytes received since the parser last completed a part of a request."""
+        self._is_in_head = False
         self._head_bytes = self._head_lines = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._expects_continue = False
-        self._is_repeated = False
-        """Whether the parser is fed a head again (see ``_decline_upgrade``)."""
         self._refusal: GatewayError | None = None
         self._ignores_input = False
         self._is_paused = False
         self._rest: asyncio.TimerHandle | None = None
         """Ends the rest of a refused connection."""
-        self._held = b""
-        """What it has sent meanwhile."""
         self._age: asyncio.TimerHandle | None = None
-        self._linger: asyncio.TimerHandle | None = None
         self.is_unread = False
         """Whether the client reads more slowly than it is answered."""
         self._until_read: Outcome[None] | None = None
@@ -103,6 +91,11 @@ class Connection(asyncio.Protocol):
         parser = httptools.HttpRequestParser(self)
         parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is ignored here
         return parser
+
+    @property
+    def _newest(self) -> Exchange | None:
+        """The request that came last, unless it was answered; its body may still come."""
+        return self._waiting[-1] if self._waiting else self._current
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -129,19 +122,18 @@ class Connection(asyncio.Protocol):
         del exc
         self._limits.open.discard(self)
         self._limits.forget(self)
-        for timer in (self._age, self._linger, self._rest):
+        for timer in (self._age, self._rest):
             if timer is not None:
                 timer.cancel()
         if self._rest is not None:
             self._limits.resting -= 1
             self._rest = None
-        current, self._current, self._newest = self._current, None, None
+        current, self._current = self._current, None
         self._waiting.clear()
         self._parser = None  # it refers back to this connection, and full collections are rare (see `app`)
         if current is not None:
             current.leave()
-        self.is_unread = False
-        self._wake_writer()
+        self.resume_writing()
 
     def eof_received(self) -> None:
         """The client has left: the transport closes."""
@@ -149,9 +141,9 @@ class Connection(asyncio.Protocol):
     def leave(self) -> None:
         """End it after its current answer, or after its next one."""
         self._keeps_alive = False
-        last = self._waiting[-1] if self._waiting else self._current
-        if last is not None and not last.has_ended:  # else its client was told nothing: the next request is answered
-            last.keep_alive = False
+        newest = self._newest
+        if newest is not None and not newest.has_ended:  # else its client was not told: the next request is answered
+            newest.keep_alive = False
         if self._rest is not None:
             self._rest.cancel()
             self._rested()
@@ -162,11 +154,7 @@ class Connection(asyncio.Protocol):
         A connection that was idle after an answer has been told so (``leave``), and is closed at once.
         """
         self.leave()
-        if self._current is None:
-            if self._queue is self._limits.heads:
-                self._loop.call_later(_LAST_HEAD_S, self._close_if_idle)
-            else:
-                self.transport.close()
+        self._loop.call_later(_LAST_HEAD_S if self._queue is self._limits.heads else 0, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         if self._current is None:
@@ -182,14 +170,14 @@ class Connection(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Enter the queue that fits the state of the connection; none while the client waits for the gateway."""
-        limits = self._limits
+        limits, newest = self._limits, self._newest
         if self._ignores_input and self._current is None:
             return  # it ends
-        if self._phase == BODY:
+        if newest is not None and not newest.is_whole:
             self._enter(None if self._waiting else limits.bodies)
         elif self._current is not None:
             self._enter(None)
-        elif self._phase == HEAD:
+        elif self._is_in_head:
             self._enter(limits.heads)
         elif self._queue is None:
             self._enter(limits.idle)
@@ -198,12 +186,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, and start the request that they bring."""
-        if self._rest is not None:
-            self._held += data
-            self._pause()
-            return
         if self._ignores_input:
             return
+        before = self._current
         self._unparsed += len(data)
         try:
             self._feed(data)
@@ -213,27 +198,20 @@ class Connection(asyncio.Protocol):
             else:
                 self._refuse(MalformedRequest(_reason(error, data)))
         else:
-            if self._unparsed > self._max_head_bytes:
+            if self._unparsed > self._limits.max_head_bytes:
                 self._refuse(self._too_large())
         current = self._current
-        if current is None:
-            self._settle()
-        elif not current.is_started:
+        if current is not None and current is not before:
             self._start(current)
-        else:
+            return
+        if current is not None:
             current.offer()
             self._hold_back()
-            self._settle()
+        self._settle()
 
     def _start(self, exchange: Exchange) -> None:
-        exchange.is_started = True
-        if exchange.is_whole and not self._waiting and self._newest is exchange:
-            queue, self._queue = self._queue, None
-            if queue is not None:
-                queue.leave(self)
-        else:
-            self._hold_back()
-            self._settle()
+        self._hold_back()
+        self._settle()
         try:
             coroutine = self._answer(exchange)
         except Exception as error:  # noqa: BLE001 - a bug: this request fails, and no other
@@ -246,26 +224,14 @@ class Connection(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as stop:
-                self._decline_upgrade()
-                data = data[stop.args[0] :]
+                # httptools would take what follows for the other protocol: a new parser reads the head without the
+                # offer, and what follows as HTTP/1.1.
+                method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+                lines = b"".join([b"%b: %b\r\n" % line for line in self._headers])
+                self._parser = self._new_parser()
+                data = b"%b %b HTTP/%b\r\n%b\r\n%b" % (method, self._url, version, lines, data[stop.args[0] :])
             else:
                 return
-
-    def _decline_upgrade(self) -> None:
-        """Ignore the offer of another protocol in a head, and read on in HTTP/1.1: its body, or the next head.
-
-        httptools would take the following bytes for the other protocol. A new parser, which is fed a head with the same
-        length headers and without the offer, reads them as HTTP/1.1.
-        """
-        lengths = self._lengths()
-        self._parser = self._new_parser()
-        if lengths:
-            self._is_repeated = True
-            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % line for line in lengths))
-            self._is_repeated = False
-
-    def _lengths(self) -> list[tuple[bytes, bytes]]:
-        return [line for line in self._headers if line[0] in (b"content-length", b"transfer-encoding")]
 
     def _hold_back(self) -> None:
         """Read no more while requests wait, or while a body is not read; read on otherwise."""
@@ -290,99 +256,85 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a head."""
-        if self._is_repeated:
-            return
-        self._phase = HEAD
+        self._is_in_head = True
         self._head_bytes = self._head_lines = 0
         self._url = b""
         self._headers = []
-        self._expects_continue = False
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the address."""
-        if self._is_repeated:
-            return
-        self._head_bytes += len(url)
-        if self._head_bytes > self._max_head_bytes:
-            raise self._too_large()
+        self._add_to_head(len(url))
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header; trailers after a chunked body are counted and dropped."""
-        if self._is_repeated:
-            return
+        self._add_to_head(len(name) + len(value) + 4)
         self._head_lines += 1
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._max_head_bytes:
-            raise self._too_large()
-        if self._head_lines > self._max_headers:
-            limit = f"the request's head has more than {self._max_headers} lines"
+        if self._head_lines > self._limits.max_headers:
+            limit = f"the request's head has more than {self._limits.max_headers} lines"
             raise HeadTooLarge(limit, hint="send fewer headers")
-        if self._phase == HEAD:
+        if self._is_in_head:
             name = name.lower()
-            if name == b"expect":
-                self._expects_continue |= value.lower() == b"100-continue"
-            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise MalformedRequest("the only transfer-encoding that is read is chunked")
-            self._headers.append((name, value))
+            if name != b"upgrade":
+                self._headers.append((name, value))
+
+    def _add_to_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.max_head_bytes:
+            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
-        limit = f"the request's head is larger than {self._max_head_bytes} bytes"
+        limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"
         return HeadTooLarge(limit, hint="send fewer or shorter headers")
 
     def on_headers_complete(self) -> None:
         """Make the request, behind earlier ones of its connection."""
-        if self._is_repeated:
-            return
         parser = self._parser
-        if len(self._waiting) >= _MAX_PIPELINED:
-            waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
-            raise Overloaded(waiting, hint="wait for answers, or use more connections")
         method = parser.get_method()
         if method == b"CONNECT":
             raise MethodNotAllowed(
                 "CONNECT is not possible here: this is no proxy",
                 hint="send the request itself, and set NO_PROXY if a proxy is configured for this address",
             )
+        if parser.should_upgrade():
+            return  # the head is read again without the offer: see `_feed`
+        if len(self._waiting) >= _MAX_PIPELINED:
+            waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
+            raise Overloaded(waiting, hint="wait for answers, or use more connections")
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1")
-        exchange = Exchange(self, method.decode("ascii"), self._headers)
         url = httptools.parse_url(self._url)
-        exchange.raw_path = url.path
         path = url.path.decode("ascii")
-        exchange.path = unquote(path) if "%" in path else path
-        exchange.query = url.query or b""
+        exchange = Exchange(self, method.decode("ascii"), unquote(path), url.query or b"", self._headers)
         exchange.is_http10 = version == "1.0"
         exchange.keep_alive = self._keeps_alive and not exchange.is_http10 and parser.should_keep_alive()
-        exchange.expects_continue = self._expects_continue
-        self._newest = exchange
         if self._current is None:
             self._current = exchange
         else:
             self._waiting.append(exchange)
-        self._phase = BODY
+        self._is_in_head = False
         self._unparsed = 0
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body."""
         self._unparsed = 0
-        if self._newest is not None:
-            self._newest.add(body)
+        if (newest := self._newest) is not None:
+            newest.add(body)
 
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
-        if self._parser.should_upgrade() and self._lengths():
-            return  # its body is still to come: see `_decline_upgrade`
-        self._phase = BETWEEN
-        self._unparsed = 0
         newest = self._newest
-        if newest is not None:
-            newest.is_whole = True
-            if not newest.keep_alive:
-                self._ignores_input = True  # nothing after it is answered
-            if newest is self._current and newest.is_over:
-                self._loop.call_soon(self.next, newest)
+        if newest is None or self._parser.should_upgrade():
+            return
+        self._unparsed = 0
+        newest.is_whole = True
+        if not newest.keep_alive:
+            self._ignores_input = True  # nothing after it is answered
+        if newest is self._current and newest.is_over:
+            self._loop.call_soon(self.next, newest)
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
@@ -394,12 +346,9 @@ class Connection(asyncio.Protocol):
     def wrote(self, exchange: Exchange) -> None:
         """Note that an answer is written to its end."""
         if not exchange.keep_alive:
-            self._close()
-
-    def _close(self) -> None:
-        self.transport.close()
-        if self.transport.get_write_buffer_size():
-            self._limits.unread.enter(self, self._loop)
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self._limits.unread.enter(self, self._loop)
 
     def abort(self) -> None:
         """Drop the connection: its answer cannot be finished."""
@@ -414,41 +363,35 @@ class Connection(asyncio.Protocol):
             self._settle()
             return
         self._current = None
-        if self._newest is exchange:
-            self._newest = None
         if exchange.rest_s and self._keeps_alive:
             self._limits.resting += 1
             self._rest = self._loop.call_later(exchange.rest_s, self._rested)
-        elif self._waiting:
+            self._pause()
+            self._settle()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer the next request that was sent ahead, write the refusal of what follows it, or read on."""
+        if self._waiting:
             self._current = self._waiting.popleft()
-            self._loop.call_soon(self._start_next)
+            self._loop.call_soon(self._start_next, self._current)
         elif self._refusal is not None:
             self._write_refusal(self._refusal)
-            return
         else:
             self.read_on()
         self._settle()
 
-    def _start_next(self) -> None:
-        current = self._current
-        if current is not None and not current.is_started:
-            current.started_ns = current.ready_ns = perf_counter_ns()  # not the time behind earlier ones
-            self._start(current)
+    def _start_next(self, exchange: Exchange) -> None:
+        if exchange is self._current:
+            exchange.started_ns = exchange.ready_ns = perf_counter_ns()  # not the time behind earlier ones
+            self._start(exchange)
 
     def _rested(self) -> None:
         self._limits.resting -= 1
         self._rest = None
-        held, self._held = self._held, b""
-        if self.transport.is_closing():
-            return
-        if self._waiting:
-            self._current = self._waiting.popleft()
-            self._start_next()
-        if self._refusal is not None and self._current is None:
-            self._write_refusal(self._refusal)
-        elif held:
-            self.read_on()
-            self.data_received(held)
+        if not self.transport.is_closing():
+            self._go_on()
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than it is answered."""
@@ -459,17 +402,14 @@ class Connection(asyncio.Protocol):
         """Note that the client has read."""
         self.is_unread = False
         self._limits.unread.leave(self)
-        self._wake_writer()
+        waiter, self._until_read = self._until_read, None
+        if waiter is not None and not waiter.is_set:
+            waiter.set_result(None)
 
     def until_read(self) -> Outcome[None]:
         """Return what is set when the client has read, or has left; its current request waits for it."""
         waiter = self._until_read = Outcome[None]()
         return waiter
-
-    def _wake_writer(self) -> None:
-        waiter, self._until_read = self._until_read, None
-        if waiter is not None and not waiter.is_set:
-            waiter.set_result(None)
 
     # --- refusals of the connection -----------------------------------------------------------------------------------
 
@@ -479,9 +419,8 @@ class Connection(asyncio.Protocol):
         self._ignores_input = True
         self._enter(None)
         newest = self._newest
-        if self._phase == BODY and newest is not None:
-            self._phase = BETWEEN
-            if self._waiting and self._waiting[-1] is newest:
+        if newest is not None and not newest.is_whole:
+            if self._waiting:
                 self._waiting.pop()
             elif newest.has_begun:  # an answer, or a part of it, is written already
                 self.transport.close()
@@ -496,17 +435,16 @@ class Connection(asyncio.Protocol):
 
     def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
         status, headers, content = problem(error, new_id())
-        lines = [STATUS_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
-        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(content), content))
         transport = self.transport
         if transport.is_closing():
             return
-        transport.write(b"".join(lines))
+        head = head_of(status, [*headers, (b"content-length", b"%d" % len(content)), (b"connection", b"close")])
+        transport.write(head + b"\r\n" + content)
         # Read for a moment what the client still sends: closing earlier would reset the connection and lose the answer.
         if lingers and transport.can_write_eof():
             transport.write_eof()
             self.read_on()
-            self._linger = self._loop.call_later(_LINGER_S, transport.abort)
+            self._loop.call_later(_LINGER_S, transport.abort)
         else:
             transport.close()
 
@@ -514,8 +452,7 @@ class Connection(asyncio.Protocol):
 
     def head_is_late(self) -> None:
         """End it: no head came in time."""
-        self._queue = None
-        if self._phase == HEAD:
+        if self._is_in_head:
             late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
             self._refuse(HeadTimeout(late))
         else:
@@ -524,12 +461,10 @@ class Connection(asyncio.Protocol):
 
     def body_is_late(self) -> None:
         """End it: the body did not come in time."""
-        self._queue = None
         self._refuse(BodyTimeout(f"the body did not arrive within {self._limits.bodies.timeout:g} s"))
 
     def is_idle_too_long(self) -> None:
         """End it: it was idle for too long, or its place is needed."""
-        self._queue = None
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("triton_gateway.http")
 
-HeaderList = Sequence[tuple[bytes, bytes]]
-
-STATUS_LINES: Final = {
+_STATUS_LINES: Final = {
     **{status: b"HTTP/1.1 %d \r\n" % status for status in range(200, 600)},
     **{status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus},
 }
@@ -36,54 +34,59 @@ _ANSWER: Final = (
     b"x-tokenization-time: %.3f\r\nx-queue-time: %.3f\r\nx-inference-time: %.3f\r\nx-compute-time: %.3f\r\n"
     b"content-length: %d\r\n"
 )
-"""The head of a JSON answer, without the empty line that ends it; see ``path.call.labels``."""
+"""The head of a JSON answer, as ``head_of`` and ``path.call.labels`` would make it in several times as long."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SEPARATE_BYTES: Final = 64 << 10
 """A larger body is written beside its head instead of being copied behind it."""
-
-
-EVENT_STREAM: Final[Headers] = [
+_EVENT_STREAM: Final[Headers] = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
 
 
+def head_of(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of an answer without its ``connection`` header and last empty line. Raises ``InternalError``."""
+    head = b"".join([_STATUS_LINES[status], *[b"%b: %b\r\n" % line for line in headers]])
+    lines = len(headers) + 1
+    if head.count(b"\n") != lines or head.count(b"\r") != lines:
+        # Headers are checked at their source. This keeps one that was not from splitting the answer.
+        _log.error("an answer of status %d was not sent: a header of it has a line break", status)
+        raise InternalError("the answer had a header that cannot be sent")
+    return head
+
+
 class Exchange(Ask):
     """One request and its answer. Made by ``core.Connection`` when the head is complete."""
 
     __slots__ = (
-        "_is_chunked", "_is_read", "_parts", "_wants_body", "connection", "expects_continue", "has_ended",
-        "is_http10", "is_started", "is_whole", "keep_alive", "method", "path", "query", "raw_path", "rest_s",
+        "_parts", "_wants_body", "connection", "expects_continue", "has_ended", "is_http10", "is_whole", "keep_alive",
+        "method", "path", "query", "rest_s",
     )  # fmt: skip
 
     can_stream = True
 
-    def __init__(self, connection: Connection, method: str, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, connection: Connection, method: str, path: str, query: bytes, headers: Headers) -> None:
+        """``path``: without escapes. ``headers``: names in lower case, in the order in which they came."""
         super().__init__()
         self.connection = connection
         self.method = method
+        self.path = path
+        self.query = query
         self.headers = headers
-        self.path = ""
-        """Without escapes; ``raw_path`` has them."""
-        self.raw_path = self.query = b""
         self.is_http10 = False
         self.keep_alive = True
         """Whether the connection goes on after this answer."""
-        self.expects_continue = False
+        self.expects_continue = any(name == b"expect" for name, _ in headers)
         """Whether the client waits for ``100 Continue`` before it sends the body."""
-        self.is_started = False
         self.is_whole = False
         """Whether the whole body was received."""
         self.has_ended = False
         """Whether the whole answer was written, or will never be."""
         self.rest_s = 0.0
         """Seconds for which the connection is not read after this answer: the request was refused for want of room."""
-        self._is_read = False
-        """Whether the whole body was taken."""
         self._parts: list[bytes] = []
         self._wants_body: Outcome[None] | None = None
-        self._is_chunked = False
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -119,11 +122,11 @@ class Exchange(Ask):
             if not waiter.is_set:
                 waiter.set_result(None)
 
-    async def read_raw(self, limit: int, hold: Callable[[int], None]) -> bytes:
-        """Return the whole body as it was sent. The caller limits the time.
+    async def read_body(self, limit: int, hold: Callable[[int], None]) -> bytes:
+        """Return the whole body without its content encoding. The caller limits the time.
 
         ``hold(bytes)`` is called before bytes are read, and raises if there is no room for them. Raises
-        ``PayloadTooLarge`` beyond ``limit`` bytes.
+        ``PayloadTooLarge`` beyond ``limit`` bytes, and what ``body.unpack`` raises.
         """
         announced = self.by_name.get(b"content-length", b"")
         if announced:
@@ -148,12 +151,8 @@ class Exchange(Ask):
                 hold(len(part))
             chunks.append(part)
             if self.is_whole:
-                self._is_read = True
-                return b"".join(chunks)
-
-    async def read_body(self, limit: int, hold: Callable[[int], None]) -> bytes:
-        """Return the whole body without its content encoding; see ``read_raw`` and ``body.unpack``."""
-        raw = await self.read_raw(limit, hold)
+                break
+        raw = b"".join(chunks)
         encoding = self.by_name.get(b"content-encoding", b"")
         if encoding:
             raw = await in_thread(BODY_THREADS, bodies.unpack, raw, encoding, limit=limit)
@@ -162,41 +161,36 @@ class Exchange(Ask):
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
-    def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """Write a whole answer; the headers must have its ``content-length``."""
-        self.write(self._head(status, headers), body)
+    def reply(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write a whole answer, with its length."""
+        self._write(head_of(status, [*headers, (b"content-length", b"%d" % len(body))]), body)
 
-    def write(self, head: bytes, body: bytes) -> None:
-        """Write an answer whose head is complete but for the ``connection`` header and its last empty line."""
+    def _write(self, head: bytes, body: bytes) -> None:
         if self.has_ended or self.has_left:
             return
+        head += self._last_line()
         self.has_begun = self.has_ended = True
         if self.method == "HEAD":
             body = b""
-        close = b"" if self._stays() else b"connection: close\r\n"
         if len(body) > _SEPARATE_BYTES:
-            self.connection.write(b"%b%b\r\n" % (head, close))
+            self.connection.write(head)
             self.connection.write(body)
         else:
-            self.connection.write(b"%b%b\r\n%b" % (head, close, body))
+            self.connection.write(head + body)
         self.connection.wrote(self)
 
-    def begin(self, status: int, headers: HeaderList) -> None:
-        """Write the head of an answer of unknown length; its parts follow."""
-        if self.has_left:
-            return
-        self.has_begun = True
-        self._is_chunked = not self.is_http10 and self.method != "HEAD"
-        if self.is_http10:
-            self.keep_alive = False
-        head = self._head(status, [*headers, (b"transfer-encoding", b"chunked")] if self._is_chunked else headers)
-        close = b"" if self._stays() else b"connection: close\r\n"
-        self.connection.write(b"%b%b\r\n" % (head, close))
+    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write the head of an answer in parts, which follow."""
+        if not self.has_left:
+            chunked = () if self.is_http10 else ((b"transfer-encoding", b"chunked"),)
+            head = head_of(status, [*headers, *chunked])
+            self.has_begun = True
+            self.connection.write(head + self._last_line())
 
     def piece(self, content: bytes) -> None:
         """Write a part of the body; wait for ``drained`` before the next one."""
-        if content and not (self.has_left or self.has_ended or self.method == "HEAD"):
-            self.connection.write(b"%x\r\n%b\r\n" % (len(content), content) if self._is_chunked else content)
+        if content and not (self.has_left or self.has_ended):
+            self.connection.write(content if self.is_http10 else b"%x\r\n%b\r\n" % (len(content), content))
 
     def end(self, last: bytes = b"") -> None:
         """Write the last part, and end the answer."""
@@ -204,9 +198,15 @@ class Exchange(Ask):
         if self.has_left or self.has_ended:
             return
         self.has_ended = True
-        if self._is_chunked:
+        if not self.is_http10:
             self.connection.write(b"0\r\n\r\n")
         self.connection.wrote(self)
+
+    def _last_line(self) -> bytes:
+        """Return the end of a head, which says whether the connection goes on."""
+        if self.expects_continue and not self.is_whole:  # its client may or may not send the body now
+            self.keep_alive = False
+        return b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
 
     @property
     def is_unread(self) -> bool:  # type: ignore[override]  # a constant in the base class
@@ -217,24 +217,6 @@ class Exchange(Ask):
         """Return when the client has read enough for the next part to be written, or has left."""
         if self.is_unread:
             await self.connection.until_read()
-
-    def _stays(self) -> bool:
-        """Return whether the connection goes on after this answer, and decide it."""
-        if self.expects_continue and not self.is_whole:  # its client may or may not send the body now
-            self.keep_alive = False
-        return self.keep_alive
-
-    def _head(self, status: int, headers: HeaderList) -> bytes:
-        parts = [STATUS_LINES[status]]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
-        head = b"".join(parts)
-        lines = len(headers) + 1
-        if head.count(b"\n") != lines or head.count(b"\r") != lines:
-            # Headers are checked at their source. This keeps one that was not from splitting the answer.
-            _log.error("an answer of status %d was not sent: a header of it has a line break", status)
-            raise InternalError("the answer had a header that cannot be sent")
-        return head
 
     # --- the path of a request (see ``Ask``) --------------------------------------------------------------------------
 
@@ -262,7 +244,6 @@ class Exchange(Ask):
         if size > MAX_INLINE_BYTES or size > route.max_json:
             return None
         self.hold(size)
-        self._is_read = True
         return route.parse(self._take(), headers)
 
     async def read(self, route: Route) -> Call:
@@ -276,7 +257,7 @@ class Exchange(Ask):
 
     def late(self) -> GatewayError:
         """See ``Ask.late``."""
-        if self.call is None and not self._is_read:
+        if not self.is_whole:
             return BodyTimeout(f"the body did not arrive within {self.timeout:g} s")
         return super().late()
 
@@ -292,11 +273,10 @@ class Exchange(Ask):
                 version.head, self.request_id.encode(), self.route.encode(), self.total_ns * 1e-6, prepare * 1e-6,
                 self.queue_ns * 1e-6, infer * 1e-6, (prepare + infer + self.finish_ns) * 1e-6, len(reply),
             )  # fmt: skip
-            self.write(head, reply)
+            self._write(head, reply)
         else:
             status, headers, content = reply
-            own = [*headers, *version.headers, *labels(self)]
-            self.reply(status, [*own, (b"content-length", b"%d" % len(content))], content)
+            self.reply(status, [*headers, *version.headers, *labels(self)], content)
 
     def refuse(self, error: GatewayError, route: Route) -> None:
         """See ``Ask.refuse``. The error of a stream that has begun is an event of its own, ``event: error``."""
@@ -311,16 +291,14 @@ class Exchange(Ask):
             return
         version = self.with_version
         served = () if version is None else (*version.headers, (b"x-route", self.route.encode()))
-        length = (b"content-length", b"%d" % len(content))
-        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served, length]
-        self.reply(self.status, lines, content)
+        self.reply(self.status, [*headers, (b"x-request-id", self.request_id.encode()), *served], content)
 
     async def send(self, event: Event) -> None:
         """See ``Ask.send``: a server-sent event."""
         version, call = self.with_version, self.call
         assert version is not None and call is not None  # noqa: S101, PT018 - it answers
         if not self.has_begun:
-            self.begin(200, [*EVENT_STREAM, *version.headers, *labels(self)[:2]])
+            self.begin(200, [*_EVENT_STREAM, *version.headers, *labels(self)[:2]])
         self.piece(call.piece(event))
         await self.drained()
 
@@ -335,6 +313,5 @@ class Exchange(Ask):
             if self.has_begun:
                 self.connection.abort()
             else:
-                _, headers, content = problem(InternalError("the gateway failed on this request"), new_id())
-                self.reply(500, [*headers, (b"content-length", b"%d" % len(content))], content)
+                self.reply(*problem(InternalError("the gateway failed on this request"), new_id()))
         self.connection.next(self)

@@ -62,7 +62,7 @@ async def test_bodies_are_unpacked_in_a_thread(monkeypatch: pytest.MonkeyPatch) 
     async def answer(exchange: Exchange) -> None:
         exchange.open()
         read.append(await exchange.read_body(100, read.append))
-        exchange.reply(200, [(b"content-length", b"0")], b"")
+        exchange.reply(200, [], b"")
 
     monkeypatch.setattr(body, "unpack", recorded)
     ear, connection = in_memory(answer)

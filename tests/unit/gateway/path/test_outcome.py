@@ -16,8 +16,6 @@ from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
 
-OK = [(b"content-length", b"2")]
-
 
 async def test_an_outcome_resumes_the_coroutine_at_once_and_a_task_or_thread_is_awaited_as_one() -> None:
     """With its value or its error; one that is set already is not waited for."""
@@ -55,7 +53,7 @@ async def test_awaiting_what_needs_a_task_is_an_error(foreign: Any) -> None:
     async def answer(exchange: Exchange) -> None:
         if exchange.path == "/wrong":
             await foreign()
-        exchange.reply(200, OK, b"ok")
+        exchange.reply(200, [], b"ok")
 
     ear, connection = in_memory(answer)
     connection.data_received(post(path="/wrong"))
@@ -117,7 +115,7 @@ async def test_a_requests_time_does_not_include_that_behind_earlier_ones_of_its_
         asked.append(exchange)
         if len(asked) == 1:
             await first
-        exchange.reply(200, OK, b"ok")
+        exchange.reply(200, [], b"ok")
 
     _, connection = in_memory(answer)
     connection.data_received(post() + post())
