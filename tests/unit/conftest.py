@@ -33,7 +33,7 @@ OUTSIDE: Final = (
     "deploy/tools/test_ports.py", "deploy/tools/test_process_logs.py",
     "deploy/tools/test_sections.py", "deploy/tritonserver/", "gateway/admin/",
     "gateway/batching/test_batcher_overload.py", "gateway/callers/test_following.py",
-    "gateway/callers/test_quotas.py", "gateway/callers/test_registry_keys.py", "gateway/callers/test_tokens.py",
+    "gateway/callers/test_quotas.py", "gateway/callers/test_tokens.py",
     "gateway/control/test_assemble.py", "gateway/control/test_hooks.py",
     "gateway/control/test_reconcile.py", "gateway/control/test_reports.py",
     "gateway/control/test_threads.py", "gateway/control/test_validate.py", "gateway/grpc/test_limits.py",

@@ -13,45 +13,51 @@ from gateway.errors import NotAuthenticated
 PEPPER = b"p" * 32
 
 
+def stored(tenant: str, pepper: bytes = PEPPER, **fields: str) -> tuple[str, Key]:
+    """Return a new key, and its stored form."""
+    text, name = new_key()
+    return text, Key(name, digest(pepper, text.encode()).hex(), tenant, **fields)  # type: ignore[arg-type]
+
+
 class Known:
     """An access that knows one key."""
 
     def __init__(self, **fields: str) -> None:
         self.now = 1_000_000.0
         self.refused: list[str] = []
-        self.key, name = new_key()
-        self.kept = Key(name, digest(PEPPER, self.key.encode()).hex(), "acme", **fields)  # type: ignore[arg-type]
+        self.key, self.kept = stored("acme", **fields)
         self.access = Access(count=self.refused.append, clock=lambda: self.now)
         self.access.put("file", usable(Stored([self.kept]), PEPPER))
 
-    def ask(self, **headers: str) -> str:
+    def ask(self, *, is_read: bool = False, **headers: str) -> str:
         """Return the tenant, or the reason of the refusal."""
         named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
         try:
-            return self.access.caller_of(named).tenant
+            return self.access.caller_of(named, is_read=is_read).tenant
         except NotAuthenticated as error:
             told, because = f"{error.message} {error.hint}", error.because
         assert self.key not in told
         return because
 
 
-def test_a_key_is_accepted_in_either_header() -> None:
-    """OpenAI's clients use one, Anthropic's the other. The case of the scheme does not matter."""
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        # OpenAI's clients use one header, Anthropic's the other. The case of the scheme does not matter.
+        ({"authorization": "Bearer {}"}, "acme"), ({"authorization": "bearer  {} "}, "acme"),
+        ({"x_api_key": "{}"}, "acme"), ({"authorization": "Basic cDpw", "x_api_key": "{}"}, "acme"),
+        ({}, "no_credentials"), ({"authorization": "Bearer "}, "no_credentials"),
+        ({"authorization": "Bearer sk-1"}, "unknown_key"), ({"x_api_key": "{}a"}, "unknown_key"),
+        ({"authorization": "Digest x"}, "unknown_key"),
+    ],
+)  # fmt: skip
+def test_credentials_name_a_caller_or_are_refused_with_a_reason_that_is_counted(
+    headers: dict[str, str], told: str
+) -> None:
+    """No message repeats a key."""
     known = Known()
-    assert ["acme"] * 4 == [
-        known.ask(authorization=f"Bearer {known.key}"), known.ask(authorization=f"bearer  {known.key} "),
-        known.ask(x_api_key=known.key), known.ask(authorization="Basic cDpw", x_api_key=known.key),
-    ]  # fmt: skip
-    assert not known.refused
-
-
-def test_every_refusal_says_why_and_is_counted() -> None:
-    """For no key, a wrong key and a nearly right one."""
-    known = Known()
-    asked = [{}, {"authorization": "Bearer "}, {"authorization": "Bearer sk-1"}, {"x_api_key": known.key[:-1]},
-             {"x_api_key": known.key + "a"}, {"authorization": "Digest x"}]  # fmt: skip
-    found = [known.ask(**headers) for headers in asked]
-    assert ["no_credentials"] * 2 + ["unknown_key"] * 4 == found == known.refused
+    assert told == known.ask(**{name: value.format(known.key) for name, value in headers.items()})
+    assert [told] * (told != "acme") == known.refused
 
 
 def test_a_key_ends_at_its_expiry() -> None:
@@ -64,17 +70,22 @@ def test_a_key_ends_at_its_expiry() -> None:
 
 
 def test_a_source_replaces_only_its_own_keys() -> None:
-    """A revoked key is reported as revoked, a removed one as unknown."""
-    known = Known()
-    other, name = new_key()
-    kept = Key(name, digest(b"q" * 32, other.encode()).hex(), "other")
-    known.access.put("registry", usable(Stored([kept]), b"q" * 32))
-    assert ("acme", "other") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
-    known.access.put("registry", Keys())
-    assert ("acme", "unknown_key") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
+    """A revoked key is reported as revoked, a removed one as unknown; remembered ones too. The memory is limited."""
+    known, (other, kept) = Known(), stored("other", b"q" * 32)
+
+    def told() -> list[str]:
+        return [known.ask(authorization=f"Bearer {key}") for key in (known.key, other)]
+
+    for keys, answers in ([kept], ["acme", "other"]), ([], ["acme", "unknown_key"]):
+        known.access.put("registry", usable(Stored(keys), b"q" * 32))
+        assert [answers] * 2 == [told(), told()]
     revoked = Key(known.kept.id, known.kept.hash, "acme", revoked="2001-01-01")
-    known.access.put("file", usable(Stored([revoked]), PEPPER))
-    assert "revoked" == known.ask(x_api_key=known.key)
+    for keys, answer in ([revoked], "revoked"), ([], "unknown_key"), ([known.kept], "acme"):
+        known.access.put("file", usable(Stored(keys), PEPPER) if keys else Keys())
+        assert answer == known.ask(authorization=f"Bearer {known.key}")
+    for spaces in range(3_000):
+        assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")
+    assert len(known.access._recent) <= 1024
 
 
 def test_anonymous_callers_may_be_allowed_but_a_wrong_key_is_refused() -> None:
@@ -88,20 +99,6 @@ def test_anonymous_callers_may_be_allowed_but_a_wrong_key_is_refused() -> None:
 def test_a_key_as_a_browser_password_allows_only_reading() -> None:
     """A browser stores it and sends it with requests that other pages cause."""
     known = Known()
-    basic = {b"authorization": b"Basic " + base64.b64encode(f"me:{known.key}".encode())}
-    assert "acme" == known.access.caller_of(basic, is_read=True).tenant
-    for headers, is_read in ((basic, False), ({b"authorization": b"Basic ?"}, True)):
-        with pytest.raises(NotAuthenticated):
-            known.access.caller_of(headers, is_read=is_read)
-
-
-def test_remembered_callers_end_with_a_change_of_keys() -> None:
-    """The same credentials need no second lookup. The memory is limited and is cleared by a change."""
-    known = Known()
-    assert ["acme", "acme"] == [known.ask(authorization=f"Bearer {known.key}") for _ in range(2)]
-    known.access.put("file", Keys())
-    assert "unknown_key" == known.ask(authorization=f"Bearer {known.key}")
-    known.access.put("file", usable(Stored([known.kept]), PEPPER))
-    for spaces in range(3_000):
-        assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")
-    assert len(known.access._recent) <= 1024
+    basic = f"Basic {base64.b64encode(f'me:{known.key}'.encode()).decode()}"
+    assert ["acme", "unknown_key"] == [known.ask(authorization=basic, is_read=is_read) for is_read in (True, False)]
+    assert "unknown_key" == known.ask(authorization="Basic ?", is_read=True)

@@ -81,12 +81,19 @@ def test_gateways_together_admit_about_the_limit(gateways: int) -> None:
     assert 0.9 * 6000 <= passed <= 6000 + 600 + gateways
 
 
-def test_a_small_limit_over_many_gateways_admits_some_requests() -> None:
-    """A share below one request admits one request less often."""
-    tenant = Tenant(1 / 16, requests_per_minute=8)
-    assert tenant.ask(0.0, 0, 0)
-    assert not tenant.ask(60.0, 0, 0)
-    assert tenant.ask(121.0, 0, 0)
+@pytest.mark.parametrize(
+    ("limits", "share", "asked"),
+    [
+        ({"requests_per_minute": 8}, 1 / 16, {0: True, 60: False, 121: True}),  # one request, less often
+        ({"requests_per_minute": 0}, 1, {0: False, 10_000: False}),
+        ({"tokens_per_minute": 0}, 1, {0: False, 10_000: False}),
+    ],
+    ids=["a small share", "no requests", "no tokens"],
+)
+def test_the_smallest_limits(limits: dict[str, float], share: float, asked: dict[int, bool]) -> None:
+    """A share below one request admits some, a limit of zero none."""
+    tenant = Tenant(share, **limits)
+    assert asked == {now: tenant.ask(now, 0, 0) for now in asked}
 
 
 def test_a_body_that_was_not_announced_counts_once_it_is_read() -> None:
@@ -100,14 +107,6 @@ def test_a_body_that_was_not_announced_counts_once_it_is_read() -> None:
     assert not tenant.ask(60.0)
     quota.settle(charged, 10)
     assert tenant.ask(60.0)
-
-
-def test_a_limit_of_zero_admits_nothing() -> None:
-    """And no caller is told to wait for ever."""
-    for name in ("requests_per_minute", "tokens_per_minute"):
-        tenant = Tenant(**{name: 0})
-        assert not tenant.ask(0.0)
-        assert not tenant.ask(10_000.0)
 
 
 def test_changed_limits_keep_the_used_part() -> None:

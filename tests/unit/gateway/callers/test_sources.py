@@ -1,4 +1,4 @@
-"""What a gateway says before it starts about the settings of a shared store of quotas."""
+"""What a gateway says before it starts about settings of callers that do not fit together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import run
-from gateway.callers.sources import shared_quotas_of
+from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.settings import Settings
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+
+ISSUER = {"jwt_issuer": "https://issuer.example/", "jwt_audience": "gateway", "jwt_keys": "https://h/k"}
+STORE = "no address of a store"
 
 
 @pytest.fixture
@@ -26,23 +29,31 @@ def keys(tmp_path: Path) -> dict[str, Any]:
     ("settings", "said"),
     [
         ({"quota_store": "redis://:hunter2@h/0"}, "PASSWORD_FILE"),
-        ({"quota_store": "redis://u:hunter2@h:x/0"}, "no address of a store"),
-        ({"quota_store": "memcached://h/hunter2"}, "no address of a store"),
-        ({"quota_store": "redis:///0"}, "no address of a store"),
-        ({"quota_store": "redis://h/zero"}, "no address of a store"),
-        ({"quota_store": "redis://h?password=hunter2"}, "no address of a store"),
-        ({"quota_store": "h:6379"}, "no address of a store"),
+        ({"quota_store": "redis://u:hunter2@h:x/0"}, STORE), ({"quota_store": "memcached://h/hunter2"}, STORE),
+        ({"quota_store": "redis:///0"}, STORE), ({"quota_store": "redis://h/zero"}, STORE),
+        ({"quota_store": "redis://h?password=hunter2"}, STORE), ({"quota_store": "h:6379"}, STORE),
         ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
+        ({"keys_from_registry": True}, "PEPPER_FILE is needed"),
+        ({**ISSUER, "jwt_audience": ""}, "JWT_AUDIENCE and"), ({**ISSUER, "jwt_keys": ""}, "JWT_KEYS are needed"),
+        ({**ISSUER, "jwt_claims": "tenat=org"}, "JWT_CLAIMS must be"),
+        ({**ISSUER, "jwt_claims": "tenant"}, "JWT_CLAIMS must be"),
+        ({**ISSUER, "jwt_keys": "ftp://h/jwks"}, "not an https address"),
     ],
-)
+)  # fmt: skip
 def test_unusable_settings_are_named_before_the_start(
-    keys: dict[str, Any], settings: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+    keys: dict[str, Any], settings: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line, which says what to do and repeats no password."""
     assert 2 == run(Settings(**keys, **settings))
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
     assert "hunter2" not in line
+
+
+def test_every_source_that_is_set_is_followed(keys: dict[str, Any]) -> None:
+    """By its name in the metrics."""
+    settings = Settings(**keys, **ISSUER, keys_from_registry=True, pepper_file="p", jwt_claims="tenant=org")
+    assert ["keys_file", "registry", "jwt"] == list(sources_of(settings))
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(
