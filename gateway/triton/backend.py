@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
-from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, resolve
+from gateway.triton.addresses import HttpOf, Lookup, resolve
 from gateway.triton.errors import TransportError
-from gateway.triton.grpc import GrpcTransport
-from gateway.triton.http import HttpTransport
 from gateway.triton.port import ModelInfo, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
-from gateway.triton.tls import TritonTls, for_address
+from gateway.triton.tls import TritonTls
 
 _LOOK_S: Final = 0.1
 _WANTED_S: Final = 60.0
@@ -36,15 +34,12 @@ _KEEP: Final = 0.9
 _RETRY_AFTER_S: Final = 5.0
 
 
-def _ignore(_model: str) -> None:
-    """Do nothing."""
-
-
-class TritonBackend:
+class TritonBackend(Replicas):
     """One Triton, or all replicas behind one name or list of addresses. ``http_of``: see ``HttpOf``.
 
     A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a model that is unloaded
     (``expect_cold``); meanwhile ``ask_to_load(model)`` is called repeatedly. Then it fails with a ``retry_after``.
+    ``lookup`` runs at most every ``lookup_every`` seconds.
     """
 
     def __init__(
@@ -58,35 +53,17 @@ class TritonBackend:
         lookup_every: float = RESOLVE_S,
         away_s: float = 0.0,
         cold_s: float = 0.0,
-        ask_to_load: Callable[[str], None] = _ignore,
+        ask_to_load: Callable[[str], object] = lambda _model: None,
     ) -> None:
+        super().__init__(address, options=options, http_of=http_of, tls=tls, lookup=lookup, lookup_every=lookup_every)
         self._away_s, self._cold_s, self._ask_to_load = away_s, cold_s, ask_to_load
-        self._cold: dict[str, int] = {}
-        """Models that are unloaded while they get no calls, and how many versions say so."""
         self._waiting = 0
         self._wanted = -inf
-        self.address = address
-        tls = for_address(address, tls)
-
-        def connect(to: str, http_at: HttpAddress | None, host: str) -> Replica:
-            grpc = GrpcTransport(to, options=dict(options), tls=tls, host=host)
-            return Replica(to, grpc, HttpTransport(http_at))
-
-        self._replicas = Replicas(
-            address,
-            connect,
-            # Triton offers TLS over gRPC only.
-            http_of=(lambda _target: None) if tls else http_of,
-            stamp=tls.changed if tls else tuple,
-            lookup=lookup,
-            lookup_every=lookup_every,
-            is_cold=self._cold.__contains__,
-        )
 
     @property
     def waiting(self) -> int:
         """See ``Backend.waiting``."""
-        if not self._replicas.is_away:
+        if not self.is_away:
             return 0
         return self._waiting or int(monotonic() - self._wanted < _WANTED_S)
 
@@ -101,36 +78,29 @@ class TritonBackend:
 
         return leave
 
-    @property
-    def replicas(self) -> int:
-        """See ``Backend.replicas``."""
-        return self._replicas.count
-
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float
     ) -> dict[str, NDArray[Any]]:
         """See ``Backend.infer``."""
         parent = TRACEPARENT.get()
-        replicas = self._replicas
-        until = replicas.asked(model) + timeout
+        until = self.asked(model) + timeout
         left = timeout
-        call = replicas.call(model, inputs)
-        replica = replicas.pick(model, call=call) or await self._find_or_wait(model, left)
+        call = self.call(model, inputs)
+        replica = self.pick(model, call=call) or await self._find(model, left)
         tried: dict[Replica, bool] = {}
         while True:
             over_http = replica.http.is_open
             transport = replica.http if over_http else replica.grpc
-            was_answered = False
+            found = None
             replica.begin(call, monotonic())
             try:
                 found = await transport.infer(model, inputs, outputs, timeout=left, parent=parent)
             except (TransportError, ModelNotReady) as error:
                 why = error
             else:
-                was_answered = True
                 return found
             finally:
-                replica.end(call, monotonic(), was_answered=was_answered)
+                replica.end(call, monotonic(), was_answered=found is not None)
             replica = await self._after(replica, model, why, tried, until, over_http=over_http)
             left = until - monotonic()
 
@@ -140,8 +110,7 @@ class TritonBackend:
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """See ``Backend.stream``; the call is repeated at another replica if no response has arrived yet."""
         parent = TRACEPARENT.get()
-        replicas = self._replicas
-        until = replicas.asked(model) + timeout
+        until = self.asked(model) + timeout
         reader: asyncio.Task[None] | None = None  # of the last call; it reads on after this generator is closed
 
         def begun(on: Replica, task: asyncio.Task[None]) -> None:
@@ -151,7 +120,7 @@ class TritonBackend:
             task.add_done_callback(lambda _: on.end(None, monotonic(), was_answered=False))
 
         try:
-            replica = replicas.pick(model) or await self._find_or_wait(model, timeout)
+            replica = self.pick(model) or await self._find(model, timeout)
             tried: dict[Replica, bool] = {}
             while True:
                 has_begun = False
@@ -170,7 +139,7 @@ class TritonBackend:
                     return
                 if has_begun:
                     if isinstance(why, TransportError):
-                        replicas.lose(replica, over_http=False)
+                        self.lose(replica, over_http=False)
                     raise why
                 replica = await self._after(replica, model, why, tried, until, over_http=False)
         finally:
@@ -179,94 +148,95 @@ class TritonBackend:
             else:
                 reader.add_done_callback(lambda _: ended())
 
-    async def _find_or_wait(self, model: str, left: float) -> Replica:
-        try:
-            return await self._replicas.find(model)
-        except BackendUnavailable as error:
-            return await self._wait_for_replica(model, error, left)
+    async def _find(self, model: str, left: float) -> Replica:
+        """Resolve the address, then return the replica for a call, if need be after a wait; see ``_wait``."""
+        await self.refresh()
+        away = BackendUnavailable(
+            self.unreachable("cannot be reached"), hint="it may be starting: try again shortly", retry_after=1
+        )
+        return self.pick(model) or await self._wait(model, away, left)
 
     async def _after(
         self, replica: Replica, model: str, why: GatewayError, tried: dict[Replica, bool], until: float, *,
         over_http: bool,
     ) -> Replica:  # fmt: skip
-        """Return the replica for the attempt after one that failed; see ``Replicas.failed`` for ``tried``."""
-        try:
-            return self._replicas.failed(replica, model, why, tried, over_http=over_http)
-        except GatewayError as error:
-            tried.clear()
-            return await self._wait_for_replica(model, error, until - monotonic())
+        """Return the replica for the attempt after one that failed. A call that was lost is repeated once.
 
-    async def _wait_for_replica(self, model: str, error: GatewayError, left: float) -> Replica:
+        ``tried`` maps the replicas of this call so far to whether gRPC can still be tried there. Another replica is
+        tried before that. If there is none left, see ``_wait``.
+        """
+        is_lost = isinstance(why, TransportError)
+        tried[replica] = is_lost and over_http and replica not in tried
+        if is_lost:
+            self.lose(replica, over_http=over_http)
+        else:
+            replica.held = (replica.held or frozenset()) - {model}
+            replica.survey_due = 0.0
+        # Inference changes nothing, so one repeat is safe. A server without the model has run nothing at all.
+        if not is_lost or len(tried) == 1:
+            over_grpc = (other for other, has_grpc in tried.items() if has_grpc and other in self.all)
+            if again := self.pick(model, tried) or next(over_grpc, None):
+                return again
+        tried.clear()
+        return await self._wait(model, why, until - monotonic())
+
+    async def _wait(self, model: str, error: GatewayError, left: float) -> Replica:
         """Wait for a replica that has ``model``, and return it.
 
         Raises ``error`` at once if neither a server nor the model is to be waited for. Raises ``BackendUnavailable`` or
         ``ModelNotReady`` after the configured time, or after most of the ``left`` seconds of the request.
         """
-        replicas = self._replicas
-        if replicas.is_away:
+        if self.is_away:
             self._wanted = monotonic()
         # A lost call does not mean that the model is unloaded; a lost call is repeated once.
-        is_cold = model in self._cold and (replicas.is_away or isinstance(error, ModelNotReady))
+        is_cold = model in self._cold and (self.is_away or isinstance(error, ModelNotReady))
         # The pool may have had no servers, and a new server does not load the model at once.
-        seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
+        seconds = max(self._cold_s if is_cold else 0.0, self._away_s if self.is_away else 0.0)
         if not seconds:
             raise error
         until = monotonic() + min(seconds, _KEEP * left)
         self._waiting += 1
         try:
             while monotonic() < until:
-                if is_cold and not replicas.is_away:
+                if is_cold and not self.is_away:
                     self._ask_to_load(model)
                 await asyncio.sleep(_LOOK_S)
-                await replicas.survey(model)
-                if (found := replicas.holder(model)) is not None:
+                await self.survey(model)
+                if (found := self.holder(model)) is not None:
                     return found
         finally:
             self._waiting -= 1
-            if replicas.is_away:
+            if self.is_away:
                 self._wanted = monotonic()
-        what = "a Triton is being started" if replicas.is_away else "the model is being loaded"
+        what = "a Triton is being started" if self.is_away else "the model is being loaded"
         raise type(error)(f"{error.message}; {what}", hint="try again shortly", retry_after=_RETRY_AFTER_S) from error
-
-    async def is_live(self) -> bool:
-        """See ``Backend.is_live``; also resolves the name again and checks which replicas answer."""
-        return await self._replicas.look()
-
-    @property
-    def is_away(self) -> bool:
-        """See ``Backend.is_away``."""
-        return self._replicas.is_away
 
     def lacks(self, model: str) -> bool:
         """See ``Backend.lacks``."""
-        healthy = [replica for replica in self._replicas.all if not replica.is_unhealthy]
+        healthy = [replica for replica in self.all if not replica.is_unhealthy]
         return bool(healthy) and all(replica.lacks(model) for replica in healthy)
 
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
-        await self._replicas.survey(model)
-        if self._replicas.is_away:
+        await self.survey(model)
+        if self.is_away:
             self._wanted = monotonic()
-        elif model in self._cold and self._replicas.holder(model) is None:
+        elif model in self._cold and self.holder(model) is None:
             self._ask_to_load(model)
-        known = [one for one in self._replicas.all if one.held is not None]
+        known = [one for one in self.all if one.held is not None]
         # One that still loads many models, which can take long, gets calls for those that it has.
         awaited = [one for one in known if one.is_filled]
         return not all(one.lacks(model) for one in known) and not any(one.lacks(model) for one in awaited)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
-        await self._replicas.survey(model)
-        lacking = [one.address for one in self._replicas.all if one.lacks(model)]
+        await self.survey(model)
+        lacking = [one.address for one in self.all if one.lacks(model)]
         if not lacking:
-            return self._replicas.unreachable("does not answer")
-        where = f" at {', '.join(lacking)}" if len(self._replicas.all) > 1 else ""
+            return self.unreachable("does not answer")
+        where = f" at {', '.join(lacking)}" if len(self.all) > 1 else ""
         return f"Triton{where} does not have the model yet; model sync's log has the reason"
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""
-        return await (await self._replicas.find(model)).grpc.describe(model)
-
-    async def close(self) -> None:
-        """See ``Backend.close``."""
-        await self._replicas.close()
+        return await (await self._find(model, 0.0)).grpc.describe(model)

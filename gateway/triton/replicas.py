@@ -1,4 +1,4 @@
-"""The set of Tritons behind an address: discovery, health, and the choice of a replica.
+"""The set of Tritons behind an address: discovery, health, and the choice of a replica. ``backend`` calls them.
 
 A replica has two transports: gRPC and, if its HTTP port answers, HTTP. It has one health state: an error of either
 transport makes it unhealthy, and only its answer to a health probe, which has a time-out of its own, makes it healthy
@@ -14,19 +14,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
-from gateway.errors import BackendUnavailable, GatewayError
 from gateway.prices import Prices
-from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, servers_of
+from gateway.triton.addresses import HttpOf, Lookup, servers_of
 from gateway.triton.choice import Call, Server, choose
-from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.port import Tensors
+from gateway.triton.tls import TritonTls, for_address
 
 _log = logging.getLogger("triton_gateway.triton")
 
@@ -40,10 +39,6 @@ _RETIRE_S: Final = 60.0
 """Seconds that the calls of a removed server may take before its connections are closed."""
 _FORGET_S: Final = 600.0
 """Seconds after which a model that is no longer called is forgotten."""
-_MAX_REPLICAS: Final = 16
-"""The most servers that one call tries if they do not have its model."""
-_MAX_LOST: Final = 1
-"""A call that a server has lost is repeated once, at another one. Inference changes nothing, so that is safe."""
 
 
 class Replica(Server):
@@ -73,45 +68,36 @@ class Replica(Server):
 
 
 class Replicas:
-    """The replicas behind ``address`` (of several names: pools that share an endpoint).
-
-    ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``stamp()`` returns a value
-    that changes with the certificates, which asks for new connections; it may raise ``OSError``. ``lookup`` runs at
-    most every ``lookup_every`` seconds. ``is_cold(model)``: whether a model may be unloaded, so that servers need not
-    have it.
-    """
+    """The replicas behind ``address`` (of several names: pools that share an endpoint); see ``TritonBackend``."""
 
     def __init__(
-        self,
-        address: str,
-        connect: Callable[[str, HttpAddress | None, str], Replica],
-        *,
-        http_of: HttpOf,
-        stamp: Callable[[], object],
-        lookup: Lookup,
-        lookup_every: float,
-        is_cold: Callable[[str], bool],
-    ) -> None:
-        self._is_cold = is_cold
+        self, address: str, *, options: Sequence[tuple[str, Any]], http_of: HttpOf, tls: TritonTls | None,
+        lookup: Lookup, lookup_every: float,
+    ) -> None:  # fmt: skip
+        self.address = address
+        self._options = dict(options)
+        self._http_of = http_of
+        self._tls = for_address(address, tls)
+        self._lookup = lookup
+        self._lookup_every = lookup_every
         self._survey_s = min(_SURVEY_S, lookup_every)
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
-        self.count = 1
-        """The number of replicas that share the calls; at least 1."""
+        self.replicas = 1
+        """See ``Backend.replicas``."""
         self.is_away = False
-        """Whether no replica answers."""
+        """See ``Backend.is_away``."""
         self._problem = ""
         """Why the list of replicas is missing or out of date; empty if it is current."""
-        self._address = address
         self._servers = servers_of(address)
         self._hosts: dict[str, str] = {}
         """gRPC target → the host name that was resolved to it."""
-        self._connect = connect
-        self._http_of = http_of
-        self._stamp = stamp
         self._stamped: object = None
-        self._lookup = lookup
-        self._lookup_every = lookup_every
+        """Changes with the certificates, which asks for new connections."""
+        self._cold: dict[str, int] = {}
+        """Models that are unloaded while they get no calls, so that servers need not have them, and how many versions
+        say so.
+        """
         self._prices: dict[str, Prices] = {}
         """What a call of each model costs at any of several replicas."""
         self._asked: dict[str, float] = {}
@@ -142,39 +128,6 @@ class Replicas:
             return self.all[0]
         return choose(self.all, model, 0.0 if call is None else call.seconds, monotonic(), tried)
 
-    async def find(self, model: str) -> Replica:
-        """Resolve the address, then do as ``pick``. Raises ``BackendUnavailable`` if there is no replica."""
-        await self.refresh()
-        replica = self.pick(model)
-        if replica is None:
-            raise BackendUnavailable(
-                self.unreachable("cannot be reached"), hint="it may be starting: try again shortly", retry_after=1
-            )
-        return replica
-
-    def failed(
-        self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
-    ) -> Replica:
-        """Record the ``error`` of a replica, and return the replica for the next attempt.
-
-        ``tried`` maps the replicas of this call so far to whether gRPC can still be tried there. Another replica is
-        tried before that. Raises ``error`` if there is none left. A call that was lost is repeated once.
-        """
-        is_lost = isinstance(error, TransportError)
-        tried[replica] = is_lost and over_http and replica not in tried
-        if is_lost:
-            self.lose(replica, over_http=over_http)
-        else:
-            replica.held = (replica.held or frozenset()) - {model}
-            replica.survey_due = 0.0
-        again = self.pick(model, tried)
-        if again is None:
-            again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
-        # A server without the model has run nothing, so trying the next one costs little.
-        if again is None or len(tried) > (_MAX_LOST if is_lost else _MAX_REPLICAS):
-            raise error
-        return again
-
     def lose(self, replica: Replica, *, over_http: bool) -> None:
         """Send no calls to a replica whose transport has failed, until it answers a health probe."""
         if over_http:
@@ -183,25 +136,21 @@ class Replicas:
 
     def unreachable(self, what: str) -> str:
         """Return the message that Triton ``what``, with the reason if the replicas are unknown."""
-        return f"Triton at {self._address} {what}" + (f" ({self._problem})" if self._problem else "")
+        return f"Triton at {self.address} {what}" + (f" ({self._problem})" if self._problem else "")
 
-    async def _ask(self, replica: Replica) -> None:
-        """Probe a server."""
+    async def _probe(self, replica: Replica) -> None:
         was_unhealthy = replica.is_unhealthy
-        is_live = await self._probe(replica)
+        is_live = await replica.grpc.is_live()
+        # A server that was away may be a new process, without models.
+        if is_live and (
+            replica.held is None or (not self._asked.keys() <= replica.held and monotonic() >= replica.survey_due)
+        ):
+            await self._survey(replica)
         if replica.http.is_shut or not is_live:  # it may have failed since its last check without a call noticing
             is_live = await replica.http.is_live() or is_live
         # A call that failed meanwhile says more than an answer from before: the next probe decides.
         if was_unhealthy or not replica.is_unhealthy:
             self._judge(replica, is_live=is_live)
-
-    async def _probe(self, replica: Replica) -> bool:
-        if not await replica.grpc.is_live():
-            return False
-        # A server that was away may be a new process, without models.
-        if replica.held is None or (not self._asked.keys() <= replica.held and monotonic() >= replica.survey_due):
-            await self._survey(replica)
-        return True
 
     async def survey(self, model: str) -> None:
         """Update the lists of models of all servers that are due, for a caller that waits for ``model``.
@@ -221,7 +170,7 @@ class Replicas:
         return self.pick(model) if held else None
 
     def _compare(self) -> None:
-        everything = {one for replica in self.all for one in replica.held or () if not self._is_cold(one)}
+        everything = {one for replica in self.all for one in replica.held or () if one not in self._cold}
         for replica in self.all:
             if replica.held is not None:
                 replica.is_filled = replica.is_filled or not any(map(replica.lacks, everything))
@@ -241,10 +190,10 @@ class Replicas:
 
     def _count(self) -> None:
         healthy = [replica for replica in self.all if not replica.is_unhealthy]
-        self.count, self.is_away = max(1, len(healthy)), not healthy
+        self.replicas, self.is_away = max(1, len(healthy)), not healthy
 
-    async def look(self) -> bool:
-        """Update the list of replicas and their health. Return whether any of them answers."""
+    async def is_live(self) -> bool:
+        """See ``Backend.is_live``; also updates the list of replicas and their health."""
         await self.refresh()
         # Replaced versions are on no new replica, so they are forgotten.
         forgotten = monotonic() - _FORGET_S
@@ -252,7 +201,7 @@ class Replicas:
         self._prices = {model: prices for model, prices in self._prices.items() if model in self._asked}
         for replica in self.all:
             replica.fade()
-        await asyncio.gather(*map(self._ask, self.all))
+        await asyncio.gather(*map(self._probe, self.all))
         self._compare()
         return not self.is_away
 
@@ -290,9 +239,9 @@ class Replicas:
         is_beside_others = bool(known)
         replicas = []
         try:
-            stamp = self._stamp()
+            stamp = self._tls.changed() if self._tls else ()
             if known and stamp != self._stamped:
-                _log.info("certificates for Triton at %s have changed: reconnecting", self._address)
+                _log.info("certificates for Triton at %s have changed: reconnecting", self.address)
                 known, is_beside_others = {}, False
             elif [*known] == targets:
                 self._count()  # if the name has no address yet, all count as away
@@ -300,7 +249,7 @@ class Replicas:
             for target in targets:
                 replica = known.pop(target, None)
                 if replica is None:
-                    replica = self._connect(target, self._http_of(target), self._hosts.get(target, ""))
+                    replica = self._connect(target)
                     replica.is_unhealthy = is_beside_others
                 replicas.append(replica)
         except OSError as error:
@@ -309,7 +258,7 @@ class Replicas:
         self._stamped = stamp
         gone = [replica for replica in self.all if replica not in replicas]
         if self.all:
-            _log.info("Triton at %s is now %s", self._address, ", ".join(targets))
+            _log.info("Triton at %s is now %s", self.address, ", ".join(targets))
         self.all = replicas
         self._count()
         for replica in gone:
@@ -317,8 +266,15 @@ class Replicas:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
+    def _connect(self, target: str) -> Replica:
+        """Return a new replica. Raises ``OSError`` for TLS files that cannot be read."""
+        host = self._hosts.get(target, "")
+        http_at = None if self._tls else self._http_of(target)  # Triton offers TLS over gRPC only
+        grpc = GrpcTransport(target, options=self._options, tls=self._tls, host=host)
+        return Replica(target, grpc, HttpTransport(http_at))
+
     async def close(self) -> None:
-        """Close all replicas. Calls in flight end with ``TransportError``."""
+        """See ``Backend.close``."""
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)

@@ -117,7 +117,7 @@ async def held(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 def _is_over_http(real: TritonBackend) -> bool:
-    (replica,) = real._replicas.all
+    (replica,) = real.all
     return replica.http.is_open
 
 
@@ -241,7 +241,7 @@ async def test_deadline_is_kept_and_says_nothing_about_the_server(held: Held) ->
     assert await held.port.is_live()
     assert 1 == held.port.replicas
     if isinstance(held.port, TritonBackend):
-        (replica,) = held.port._replicas.all
+        (replica,) = held.port.all
         assert not replica.is_unhealthy
         assert not replica.http.is_shut
 
@@ -277,7 +277,7 @@ async def test_work_for_callers_who_left_is_stopped(held: Held, leave: str) -> N
         assert numbers[::2] == await asyncio.gather(first, *(calls[number] for number in numbers[2::2]))
         return sum(number in numbers[1::2] for number in held.run()[before:])
 
-    over_http = isinstance(held.port, TritonBackend) and held.port._replicas.all[0].http.is_open
+    over_http = isinstance(held.port, TritonBackend) and held.port.all[0].http.is_open
     async with asyncio.timeout(LIMIT_S):
         while await wave() > 2 and not over_http:
             continue

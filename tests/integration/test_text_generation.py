@@ -167,7 +167,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
 
         await asyncio.gather(*(one() for _ in range(count // 3) for one in (stop_early, leave, be_late)))
         async with asyncio.timeout(LIMIT_S):
-            while permits.in_flight or served.backend._replicas.all[0].in_flight:
+            while permits.in_flight or served.backend.all[0].in_flight:
                 await asyncio.sleep(0.01)
         assert whole == (await client.post(served.url, json=body)).json()
     # It counts a request after it has answered it.

@@ -73,7 +73,7 @@ def test_a_variable_without_our_prefix_is_not_ours(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("PORT", ["99999"]), ("ROUTING_KEY", ["", "x:", "x-account user.id"]),
+    [("PORT", ["99999"]), ("TRITON_HTTP", ["triton:8000", ""]), ("ROUTING_KEY", ["", "x:", "x-account user.id"]),
      ("REPLICAS", ["-1", "2.5", "", "two gateways", "http://gateways"])],
 )  # fmt: skip
 def test_an_invalid_value_is_refused_with_its_variable(

@@ -46,7 +46,7 @@ async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]
     http = {f"127.0.0.1:{one.grpc.port}": one.http.address for one in made}
     backend = TritonBackend(together(*(one.grpc for one in made)), http_of=http.get)
     assert await backend.is_live()
-    while not all(one.http.is_open for one in backend._replicas.all):  # a busy machine may not hear it in time
+    while not all(one.http.is_open for one in backend.all):  # a busy machine may not hear it in time
         await backend.is_live()
     try:
         yield backend, made
@@ -69,7 +69,7 @@ async def test_calls_use_http_where_it_is_offered() -> None:
             await call(backend)
         assert [(0, 5), (0, 5)] == [a.counts, b.counts]
         await b.http.stop()
-        for one in backend._replicas.all:
+        for one in backend.all:
             await one.http.is_live()
         for _ in range(10):
             await call(backend)
@@ -87,15 +87,20 @@ async def test_a_lost_call_is_repeated_once() -> None:
 
 
 async def test_repeat_goes_to_another_replica_first() -> None:
-    """A lost call goes to another replica before it goes to the same one over gRPC."""
+    """Before it goes to the same one over gRPC. Health is one state: gRPC calls go elsewhere, too."""
     async with serving(2) as (backend, (a, b)):
         a.http.says(None)
         for _ in range(10):
-            await call(backend)
-            for one in backend._replicas.all:  # as if it had answered that it is alive
+            for one in backend.all:  # as if it had answered that it is alive
                 one.is_unhealthy, one.http.is_open = False, True
-        assert 0 == a.grpc.calls == b.grpc.calls
-        assert 10 == len(b.http.calls)
+            await call(backend)
+        assert (0, 10) == (a.grpc.calls, len(b.http.calls))
+        lost = a.counts
+        for one in backend.all:
+            one.http.is_open = False
+        for _ in range(4):
+            await call(backend)
+        assert (lost, (4, 10), 1) == (a.counts, b.counts, backend.replicas)
 
 
 async def test_a_single_server_whose_http_hangs_up_is_called_over_grpc() -> None:
@@ -107,29 +112,10 @@ async def test_a_single_server_whose_http_hangs_up_is_called_over_grpc() -> None
         assert (1, 1) == one.counts
         one.http.answer = answer
         async with asyncio.timeout(LIMIT_S):
-            while not backend._replicas.all[0].http.is_open:
+            while not backend.all[0].http.is_open:
                 await backend.is_live()
         await call(backend)
         assert (1, 2) == one.counts
-
-
-async def test_health_is_one_state_fed_by_both_transports() -> None:
-    """If a stopping Triton refuses over HTTP, streams and gRPC calls go elsewhere too."""
-    async with serving(2) as (backend, (a, b)):
-        stopping = (grpc.StatusCode.UNAVAILABLE, "Server is stopping")
-        a.grpc.refusal = stopping
-        a.http.says(None)
-        a.http.is_alive = False
-        for _ in range(4):
-            await call(backend)
-        assert 1 == backend.replicas
-        before = a.counts
-        for one in backend._replicas.all:
-            one.http.is_open = False
-        for _ in range(4):
-            await call(backend)
-        assert a.counts == before
-        assert 8 == sum(b.counts)
 
 
 async def test_a_refused_plain_call_of_a_decoupled_model_marks_no_server_unhealthy() -> None:
@@ -137,7 +123,7 @@ async def test_a_refused_plain_call_of_a_decoupled_model_marks_no_server_unhealt
     async with serving(2) as (backend, (a, b)):
         for one in (a, b):
             one.grpc.refusal = (grpc.StatusCode.UNIMPLEMENTED, "ModelInfer RPC doesn't support decoupled models")
-        for replica in backend._replicas.all:
+        for replica in backend.all:
             replica.http = HttpTransport(None)
         with pytest.raises(BackendRefused, match="decoupled"):
             await call(backend)
@@ -150,24 +136,14 @@ async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
         a.grpc.hold = b.grpc.hold = asyncio.Event()
         for one in (a, b):
             one.http.is_stopped = True
-        other = backend._replicas.all[1]
+        other = backend.all[1]
         other.http = HttpTransport(None)
         running = [asyncio.create_task(call(backend)) for _ in range(4)]
-        await soon(lambda: 4 == sum(one.in_flight for one in backend._replicas.all))
+        await soon(lambda: 4 == sum(one.in_flight for one in backend.all))
         await backend.close()
         found = await asyncio.gather(*running, return_exceptions=True)
         assert all(isinstance(one, BackendUnavailable) for one in found), found
         a.grpc.hold.set()
-
-
-async def test_a_lost_server_is_not_live_even_without_calls() -> None:
-    """That HTTP answered earlier does not count."""
-    async with serving(1) as (backend, (one,)):
-        await call(backend)
-        await one.grpc.server.stop(None)
-        assert await backend.is_live()  # models are called over HTTP
-        await one.http.stop()
-        assert not await backend.is_live()
 
 
 async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller() -> None:
@@ -185,12 +161,14 @@ async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller()
         server.stops.set()
 
 
-async def test_a_restarted_server_without_its_models_is_known_before_the_next_call() -> None:
+async def test_a_server_is_live_over_either_transport_and_a_restarted_one_without_its_models_is_known() -> None:
     """The health check asks what it holds; when it has been filled, that is known, too."""
     async with serving(1) as (backend, (one,)):
         await call(backend)
+        one.grpc.refusal = (grpc.StatusCode.UNAVAILABLE, "away")
+        assert await backend.is_live()  # models are called over HTTP
         assert (False, False) == (backend.is_away, backend.lacks("m"))
-        one.grpc.refusal, one.http.is_alive = (grpc.StatusCode.UNAVAILABLE, "away"), False
+        one.http.is_alive = False
         assert not await backend.is_live()
         assert (True, False) == (backend.is_away, backend.lacks("m"))
         one.grpc.refusal, one.http.is_alive = None, True

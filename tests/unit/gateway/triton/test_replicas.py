@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from gateway.errors import BackendUnavailable, ModelNotReady
-from gateway.triton.addresses import one_family, servers_of
+from gateway.triton.addresses import servers_of
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
 from tests.waiting import LIMIT_S, soon
@@ -125,18 +125,14 @@ async def test_replica_without_the_model_is_passed_over_until_it_has_it(pair: Pa
     assert await pair.backend.is_ready("m")
 
 
-async def test_a_missing_model_is_not_ready_and_a_single_server_is_called_once(pair: Pair) -> None:
-    """A repeat could not help."""
+async def test_what_no_server_can_answer_fails_at_once(pair: Pair) -> None:
+    """A model that none has, for which a repeat could not help, and servers that are down."""
     alone = TritonBackend(together(pair.a))
     for backend, calls in ((pair.backend, (1, 1)), (alone, (2, 1))):
         with pytest.raises(ModelNotReady):
             await call(backend, "other")
         assert calls == (pair.a.calls, pair.b.calls)
     await alone.close()
-
-
-async def test_all_replicas_down_fails_at_once(pair: Pair) -> None:
-    """The call does not wait for its deadline."""
     await asyncio.gather(pair.a.server.stop(None), pair.b.server.stop(None))
     async with asyncio.timeout(LIMIT_S):
         with pytest.raises(BackendUnavailable):
@@ -192,16 +188,6 @@ async def test_replicas_follow_their_names() -> None:
         await backend.is_live()
         assert [0, 6, 0, 0] == await called(6)
         await backend.close()
-
-
-async def test_name_that_does_not_exist_is_unavailable_and_says_so() -> None:
-    """The message has the reason."""
-    backend = Names().backend()
-    assert not await backend.is_live()
-    with pytest.raises(BackendUnavailable, match="Name or service not known"):
-        await call(backend)
-    assert "Name or service not known" in await backend.why_not_ready("m")
-    await backend.close()
 
 
 async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> None:
@@ -270,14 +256,15 @@ async def test_a_call_for_a_pool_without_servers_waits_until_one_has_started() -
         await plain.close()
 
 
-async def test_a_call_that_waited_in_vain_gets_a_retry_time() -> None:
+@pytest.mark.parametrize(("away_s", "timeout"), [(0.2, 30.0), (30.0, 0.3)])
+async def test_a_call_that_waited_in_vain_gets_the_reason_and_a_retry_time(away_s: float, timeout: float) -> None:
     """It ends before the request's deadline, so that the answer still reaches the caller."""
-    for away_s, timeout in ((0.2, 30.0), (30.0, 0.3)):
-        backend = Names().backend(away_s=away_s)
-        with pytest.raises(BackendUnavailable, match="a Triton is being started") as caught:
-            await call(backend, timeout=timeout)
-        assert caught.value.retry_after
-        await backend.close()
+    backend = Names().backend(away_s=away_s)
+    with pytest.raises(BackendUnavailable, match=r"Name or service not known.*a Triton is being started") as caught:
+        await call(backend, timeout=timeout)
+    assert caught.value.retry_after
+    assert "Name or service not known" in await backend.why_not_ready("m")
+    await backend.close()
 
 
 async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
@@ -314,39 +301,22 @@ async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
         backend = names.backend()
         backend.expect_cold("few")
 
-        async def becomes(model: str, is_ready: bool) -> None:
+        async def becomes(fact: Callable[[], bool], model: str = "n") -> None:
             async with asyncio.timeout(LIMIT_S):
-                while is_ready != await backend.is_ready(model):
+                while not (await backend.is_ready(model) and await backend.is_live() and fact()):
                     await asyncio.sleep(0.01)
 
-        await becomes("m", True)
+        await becomes(lambda: True, "m")
         names.known["t"] = [a, b]
-        async with asyncio.timeout(LIMIT_S):
-            while not (await backend.is_live() and backend.replicas == 2):
-                await asyncio.sleep(0.01)
-        assert await backend.is_ready("n")
+        await becomes(lambda: backend.replicas == 2)
         for _ in range(6):
             await call(backend, "n")
         assert (6, 0) == (a.calls, b.calls)
         b.models = {"m", "n"}
-        await soon_surveyed(backend, 1, "n")
+        await becomes(lambda: not backend.all[1].lacks("n"))
         a.models = {"m", "n", "few", "new"}
-        await soon_surveyed(backend, 0, "new")
+        await becomes(lambda: not backend.all[0].lacks("new"))
         assert not await backend.is_ready("new")
         b.models = {"m", "n", "new"}
-        await becomes("new", True)
+        await becomes(lambda: True, "new")
         await backend.close()
-
-
-async def soon_surveyed(backend: TritonBackend, number: int, model: str) -> None:
-    """Wait until it is known that a server has a model."""
-    async with asyncio.timeout(LIMIT_S):
-        while model not in (backend._replicas.all[number].held or ()):
-            await backend.is_ready(model)
-            await asyncio.sleep(0.01)
-
-
-def test_a_server_with_two_addresses_is_one() -> None:
-    """Of a name with both families, only IPv4 counts; a name with IPv6 alone has those."""
-    assert {"10.0.0.1"} == one_family(["10.0.0.1", "fd00::1"])
-    assert {"fd00::1", "fd00::2"} == one_family(["fd00::1", "fd00::2"])

@@ -62,7 +62,7 @@ async def test_a_stream_is_read_to_its_end_and_never_cancelled(leave: Any) -> No
         backend = TritonBackend(together(server))
         ended: list[bool] = []
         await leave(backend, server, lambda: ended.append(True))
-        [replica] = backend._replicas.all
+        [replica] = backend.all
         assert ([], [], 1) == (server.streams, ended, replica.in_flight)
         for _ in range(4):
             server.steps.release()
