@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, cut, merge, split
-from gateway.errors import (
-    BackendGarbage,
-    BackendRefused,
-    BackendUnavailable,
-    ModelNotReady,
-)
+from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, ModelNotReady
 from gateway.prices import Prices
 from tests.simulated import begin
 from tests.waiting import LIMIT_S, soon
@@ -64,15 +59,6 @@ async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: flo
     deadline = asyncio.get_running_loop().time() + timeout
     outputs, _, _ = await batcher.submit([Row(tokens, v) for v in values], deadline)
     return [int(v) for v in outputs["y"][:, 0]]
-
-
-async def test_simultaneous_requests_share_one_call() -> None:
-    """Requests of the same loop tick are sent together, and each gets its own rows."""
-    calls = Calls()
-    batcher = make(calls)
-    answers = await asyncio.gather(*(ask(batcher, i, i + 100) for i in range(5)))
-    assert [[i * 10, (i + 100) * 10] for i in range(5)] == answers
-    assert 1 == len(calls.batches)
 
 
 async def test_a_request_of_many_calls_takes_turns_with_the_others() -> None:
@@ -137,19 +123,19 @@ async def test_an_error_in_counting_or_in_a_callback_does_not_fail_other_request
 
 
 async def test_requests_that_wait_share_the_next_call_and_one_that_left_is_not_sent() -> None:
-    """While all calls are busy; it costs the backend nothing."""
+    """While all calls are busy; it costs the backend nothing. Those of one tick share one, too."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
-    first = asyncio.create_task(ask(batcher, 1))
+    first = asyncio.gather(ask(batcher, 1), ask(batcher, 2, 3))
     await soon(lambda: calls.batches)
-    gone, *stay = (asyncio.create_task(ask(batcher, value)) for value in (2, 3, 4))
+    gone, *stay = (asyncio.create_task(ask(batcher, value)) for value in (4, 5, 6))
     await soon(lambda: batcher.queued_rows == 3)
     gone.cancel()
     await asyncio.sleep(0)
     calls.gate.set()
-    assert [[10], [30], [40]] == await asyncio.gather(first, *stay)
-    assert [[1], [3, 4]] == calls.batches
+    assert [[[10], [20, 30]], [50], [60]] == await asyncio.gather(first, *stay)
+    assert [[1, 2, 3], [5, 6]] == calls.batches
 
 
 async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancelled() -> None:
@@ -175,21 +161,23 @@ async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancel
         await batcher.close()
 
 
-async def test_closing_refuses_queued_requests_and_waits_for_running_calls() -> None:
-    """No caller is left without an outcome."""
-    calls = Calls()
+async def test_closing_refuses_queued_requests_and_waits_for_running_calls_and_their_halves() -> None:
+    """No caller is left without an outcome, also of a call that is refused during the closing."""
+    calls = Calls(lambda batch: BackendRefused("poisoned") if 2 in batch else None)
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
-    running = asyncio.create_task(ask(batcher, 1))
+    one, two = (asyncio.create_task(ask(batcher, value)) for value in (1, 2))
     await soon(lambda: calls.batches)
-    waiting = asyncio.create_task(ask(batcher, 2))
+    waiting = asyncio.create_task(ask(batcher, 3))
     await soon(lambda: batcher.queued_rows)
     closing = asyncio.create_task(batcher.close())
     with pytest.raises(ModelNotReady):
         await waiting
     calls.gate.set()
+    assert [10] == await one
+    with pytest.raises(BackendRefused):
+        await two
     await closing
-    assert [10] == await running
 
 
 def _entry(lengths: list[int]) -> Entry[Row]:
@@ -248,12 +236,6 @@ def test_lengths_are_cut_where_it_saves_more_than_a_call(
     """A call is filled up to its limits."""
     waiting = [_entry([length]) for length in lengths]
     assert [waiting[i] for i in chosen] == cut(waiting, limits, prices)
-
-
-def test_entries_of_different_kinds_never_share_a_call() -> None:
-    """Tensors that cannot be stacked are of different kinds."""
-    waiting = [Entry([Row(1)], 0.0, kind=kind) for kind in ("a", "b", "a", "b")]
-    assert waiting[::2] == cut(waiting, BatchLimits(), _FIXED)
 
 
 @settings(deadline=None)
@@ -338,23 +320,6 @@ async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
 
 
-async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:
-    """Limits and outputs go by the count."""
-    seen: list[int] = []
-
-    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
-        seen.append(len(rows))
-        return {"y": np.repeat([row.value for row in rows], 3)}
-
-    batcher = Batcher(run, limits=BatchLimits(max_rows=8))
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    entries = [Entry([Row(1, v)], deadline, 3) for v in range(4)]
-    for entry in entries:
-        batcher.add(entry)
-    assert [[v] * 3 for v in range(4)] == [(await entry)["y"].tolist() for entry in entries]
-    assert [2, 2] == seen
-
-
 async def test_a_call_that_nobody_waits_for_before_it_begins_ends_at_once() -> None:
     """Its task was made but has not run yet: the call ends nevertheless, and the next one leaves."""
     calls = Calls()
@@ -366,18 +331,3 @@ async def test_a_call_that_nobody_waits_for_before_it_begins_ends_at_once() -> N
     await soon(lambda: batcher.is_idle)
     calls.gate.set()
     assert [20] == await ask(batcher, 2)
-
-
-async def test_closing_waits_for_the_halves_of_a_failed_call() -> None:
-    """A call that is refused during the closing is still halved, and both callers get their outcomes."""
-    calls = Calls(lambda batch: BackendRefused("poisoned") if 2 in batch else None)
-    calls.gate.clear()
-    batcher = make(calls, max_in_flight=1)
-    asked = [asyncio.create_task(ask(batcher, value)) for value in (1, 2)]
-    await soon(lambda: calls.batches)
-    closing = asyncio.create_task(batcher.close())
-    calls.gate.set()
-    one, two = await asyncio.gather(*asked, return_exceptions=True)
-    assert one == [10]
-    assert isinstance(two, BackendRefused)
-    await closing

@@ -112,10 +112,6 @@ class Echo(Call):
             raise answer
         return repr((endpoint.identity.url, answer)).encode()
 
-    def piece(self, event: Any) -> bytes:
-        """Not used."""
-        raise NotImplementedError
-
 
 class Told(Ask):
     """A request that keeps what is written to its client: ``replies`` and ``refusals``. Its call is known already.

@@ -97,9 +97,7 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
         ({"old": 1.0, "new": 0.0}, "old", True),  # a rollout that has just begun, or has ended
         ({"old": 0.9, "new": 0.1}, "old", True),
         ({"old": 0.9, "new": 0.1}, "new", False),  # the stable version answers for it
-        ({"new": 0.1, "old": 0.9}, "new", False),
         ({"old": 0.1, "new": 0.9}, "old new", True),
-        ({"old": 0.9, "new": 0.1}, "", False),
     ],
 )  # fmt: skip
 async def test_the_name_of_a_canary_is_full_if_its_stable_version_is(
@@ -135,14 +133,10 @@ async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_
     ],
 )  # fmt: skip
 def test_a_request_may_ask_for_any_class_up_to_that_of_its_key(asked: bytes, caller: Caller | None, flow: Flow) -> None:
-    """Without keys for any class; the default one is the middle one."""
+    """Without keys for any class; the default one is the middle one. An unknown class is none."""
     assert flow == flow_of(asked, caller)
-
-
-def test_an_unknown_class_is_a_client_error() -> None:
-    """Otherwise it would silently mean another class."""
-    with pytest.raises(RequestError, match="critical, default, batch"):
-        flow_of(b"\xff", None)
+    with pytest.raises(RequestError):
+        flow_of(asked + b"\xff", caller)
 
 
 @pytest.mark.parametrize(
@@ -169,29 +163,22 @@ def test_a_class_has_its_share_of_the_places(limit: int, rank: int, places: int,
     assert 0 == permits.in_flight
 
 
-def test_permits_limit_the_bytes_of_bodies() -> None:
-    """Each permit is returned once, in any order. A refused request holds nothing."""
+def test_permits_limit_the_bytes_of_all_bodies_together() -> None:
+    """Each permit is returned once, in any order. A refused request holds nothing. A single body may be larger than the
+    limit: otherwise its request could never be answered.
+    """
     permits = Permits(100, 100)
     first, second = permits.take(), permits.take()
     first.hold(60)
-    with pytest.raises(Overloaded, match="holds") as refused:
+    with pytest.raises(Overloaded) as refused:
         second.hold(50)
     assert "bytes_full" == refused.value.because
     second.hold(40)
     first.release()
     first.release()
     assert (1, 40) == (permits.in_flight, permits.held_bytes)
+    second.hold(110)
+    with pytest.raises(Overloaded):
+        permits.take()
     second.release()
     assert (0, 0) == (permits.in_flight, permits.held_bytes)
-
-
-async def test_a_single_request_larger_than_the_limit_on_bytes_is_admitted() -> None:
-    """The limit is on all bodies together. Otherwise this request could never be answered."""
-    made = Plane(max_bytes=100)
-    permit = made.permits.take()
-    permit.hold(150)
-    permit.hold(150)
-    with pytest.raises(Overloaded):
-        made.permits.take()
-    permit.release()
-    assert 0 == made.permits.held_bytes

@@ -60,7 +60,7 @@ async def test_a_shorter_time_out_counts_from_the_first() -> None:
 async def test_a_request_that_was_removed_never_expires() -> None:
     """Even if another one that expires at the same moment removes it. Without requests no timer runs."""
     deadlines = Deadlines()
-    first, second = One(), One()
+    first, second, short, long = ones = [One() for _ in range(4)]
     ended: list[One] = []
 
     def both() -> None:
@@ -69,11 +69,8 @@ async def test_a_request_that_was_removed_never_expires() -> None:
         ended.append(first)
 
     first.expire = second.expire = both  # type: ignore[method-assign]
-    for one in (first, second):
-        deadlines.watch(one, 5.0)
-    short, long = One(), One()
-    deadlines.watch(short, 0.5)
-    deadlines.watch(long, 3.0)
+    for one, timeout in zip(ones, (5.0, 5.0, 0.5, 3.0), strict=True):
+        deadlines.watch(one, timeout)
     deadlines.forget(short)
     deadlines.forget(long)
     await asyncio.sleep(10)

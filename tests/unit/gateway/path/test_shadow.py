@@ -48,25 +48,20 @@ def scores(good: float) -> Callable[..., Any]:
     return lambda inputs: {"logits": np.array([[0.0, good]] * len(inputs["input_ids"]), np.float32)}
 
 
-def patient(stack: Any) -> None:
-    """Let no time end a mirrored request: a machine may be slow."""
+async def mirror(stack: Any, **fields: Any) -> None:
+    """Configure a shadow and wait until it is on. No time ends a mirrored request: a machine may be slow."""
     stack.gateway._mirror._timeout = LIMIT_S
+    shadow(stack, **fields)
+    await stack.until(lambda: any(one["is_on"] for one in seen(stack).values()))
 
 
 async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
     """Serve two versions of ``e`` with a shadow on the second."""
-    patient(stack)
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.load("e/2", run)
     await stack.served("e/1", "e/2")
-    shadow(stack, **fields)
-    await stack.until(lambda: is_on(stack))
-
-
-def is_on(stack: Any) -> bool:
-    """Return whether a shadow is on."""
-    return any(one["is_on"] for one in seen(stack).values())
+    await mirror(stack, **fields)
 
 
 def seen(stack: Any) -> dict[str, Any]:
@@ -99,19 +94,19 @@ def fails(stack: Any, error: GatewayError) -> None:
 
 
 async def test_answers_are_compared_and_counted(stack: Any) -> None:
-    """Agreement, difference and the metrics. Mirrored requests are in no other metric."""
+    """Agreement and difference. Mirrored requests are in no other metric."""
     await start(stack, scores(1.0))
     for text in ("good", "good film", "bad"):
         reply = await stack.client.post("/serve/e/1", json={"text": text})
         assert ("e/1", "direct") == (reply.headers["x-served-by"], reply.headers["x-route"])
-    found = await mirrored(stack, 3)
-    assert {"agreed": 2, "differed": 1, "failed": 0, "dropped": 0} == found
-    text = (await stack.client.get("/metrics")).text
-    assert 'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0' in text
-    assert 'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0' in text
-    assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0' in text
-    assert not [line for line in text.splitlines() if "requests_total" in line and 'version="2"' in line
-                and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
+    assert {"agreed": 2, "differed": 1, "failed": 0, "dropped": 0} == await mirrored(stack, 3)
+    lines = (await stack.client.get("/metrics")).text.splitlines()
+    counts = [line for line in lines if "requests_total{" in line and not line.endswith(" 0.0")]
+    assert {
+        'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0',
+        'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0',
+        'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0',
+    } == {line for line in counts if 'endpoint="e"' in line}
 
 
 async def test_the_configured_share_of_requests_is_mirrored(stack: Any) -> None:
@@ -153,13 +148,11 @@ async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_
 
 async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:
     """In single answers, in lists and in scores. A label that both versions have means itself."""
-    patient(stack)
     for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
         stack.add_package(f"n{version}", text_bundle(tmp_path / version, id2label=dict(enumerate(labels))))
         stack.deploy("e", f"n{version}", version=version)
     await stack.served("e/1", "e/2")
-    shadow(stack)
-    await stack.until(lambda: is_on(stack))
+    await mirror(stack)
     for text in ("good", "bad", ["good", "bad film"]):
         assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
     assert 3 == (await mirrored(stack, 3))["agreed"]
@@ -214,29 +207,24 @@ async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(s
     for version in ("1", "2"):
         stack.add_hook("h", code, version=version)
     await stack.served("h/1", "h/2")
-    patient(stack)
-    shadow(stack, to="h/2", name="h")
-    await stack.until(lambda: is_on(stack))
+    await mirror(stack, to="h/2", name="h")
     await stack.client.post("/serve/h/1", json={"x": 1})
     assert 1 == (await mirrored(stack, 1, "h"))["agreed"]
 
 
 async def test_an_invalid_shadow_is_reported_as_a_fault(stack: Any) -> None:
-    """It mirrors nothing and affects nothing else."""
+    """It mirrors nothing."""
     stack.deploy("e", "m1", version="1")
-    stack.deploy("e", "m2", version="2")
-    await stack.served("e/1", "e/2")
-    invalid: list[tuple[str, dict[str, Any]]] = [
+    await stack.served("e/1")
+    for reason, fields in (
         ("there is no endpoint e/9", {"to": "e/9"}), ("a share of 101 %", {"percent": 101.0}),
-        ("cannot be read", {"percent": "many"}), ("no other version of other", {"name": "other", "to": "e/2"}),
-    ]  # fmt: skip
-    for reason, fields in invalid:
-        shadow(stack, **fields)
+        ("cannot be read", {"percent": "many"}), ("no other version of other", {"name": "other", "to": "e/1"}),
+    ):  # fmt: skip
+        shadow(stack, **{"to": "e/1", **fields})
         await stack.until(
             lambda reason=reason: any(reason in fault.message for fault in stack.gateway.table.current.faults)
         )
     assert {} == seen(stack)
-    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
 
 
 @pytest.mark.parametrize(
@@ -261,26 +249,22 @@ def test_answers_agree_if_their_texts_are_equal_and_their_numbers_near(one: Any,
 
 
 async def test_embeddings_agree_if_the_same_texts_are_neighbours(stack: Any, tmp_path: Path) -> None:
-    """With a tolerance of 1 or more, numbers are not compared: a rotated space agrees. ``neighbours`` has the rule."""
-    patient(stack)
-    rng = np.random.default_rng(3)
-    places = rng.normal(size=(2**15, 24)).astype(np.float32)
-    turn, _ = np.linalg.qr(rng.normal(size=(24, 24)))
+    """With a tolerance of 1 or more, numbers are not compared: a mirrored space agrees. ``neighbours`` has the rule."""
+    places = np.random.default_rng(3).normal(size=(2**15, 24)).astype(np.float32)
 
     def placed(inputs: dict[str, Any]) -> Any:
         return places[[hash(tuple(row.tolist())) % len(places) for row in inputs["input_ids"]]]
 
-    for version, turned in (("1", np.eye(24)), ("2", turn)):
+    for version, sign in (("1", 1), ("2", -1)):
         stack.add_package(f"m{version}", text_bundle(tmp_path / version, "BertModel", hidden_size=24))
         stack.registry.add_endpoint("e", f"m{version}", version=version)
         stack.backend.add(
             stack.triton_name(f"e/{version}"), {"input_ids": "int64", "attention_mask": "int64"},
             {"sentence_embedding": "float32"},
-            lambda inputs, by=turned: {"sentence_embedding": (placed(inputs) @ by).astype(np.float32)},
+            lambda inputs, by=sign: {"sentence_embedding": placed(inputs) * by},
         )  # fmt: skip
     await stack.served("e/1", "e/2")
-    shadow(stack, tolerance=1.0)
-    await stack.until(lambda: is_on(stack))
+    await mirror(stack, tolerance=1.0)
     for number in range(40):  # texts of six words, each "good" or "bad"
         text = " ".join(("good", "bad")[number >> place & 1] for place in range(6))
         assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
