@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dashboards import boards, rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from dashboards.panels import Board
 from gateway.metrics import catalog
-from gateway.metrics.catalog import CATALOG, JUDGED
-from tests.kube_tools import CHART, RECORDS
+from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
+from tests.kube_tools import CHART, EVERY_RULE, RECORDS
 
 GRAFANA = CHART / "files" / "boards"
-PROVISIONING = Path(__file__).parents[3] / "dashboards" / "provisioning"
 FILES = sorted(GRAFANA.glob("*.json"))
 
 
@@ -33,7 +31,7 @@ TRITON_METRICS = (
 
 
 def expressions() -> dict[str, str]:
-    """Every expression by where it stands."""
+    """Every expression of a board by where it stands."""
     found = {
         f"{board.title}: {panel.title} {i}": query.expr
         for board in BOARDS
@@ -65,25 +63,28 @@ def test_committed_boards_are_what_is_generated() -> None:
     assert boards.files() == {path.name: path.read_text() for path in (rules.FILES / "boards").iterdir()}
 
 
-def test_boards_name_metrics_of_the_catalogue_only() -> None:
-    """And recorded ones, and Triton's that are listed."""
-    known = {m.name for m in (*CATALOG, *JUDGED)} | set(TRITON_METRICS) | {"process_cpu_seconds_total"}
-    recorded = {*RECORDS}
-    for place, expr in expressions().items():
+def test_boards_and_rules_name_metrics_of_the_catalogue_only() -> None:
+    """And recorded ones, each recorded once, and Triton's that are listed."""
+    known = (
+        {m.name for m in (*CATALOG, *JUDGED, CONTROLLER_LEADS)} | set(TRITON_METRICS) | {"process_cpu_seconds_total"}
+    )
+    of_rules = {str(rule): rule["expr"] for rule in EVERY_RULE}
+    for place, expr in (expressions() | of_rules).items():
         assert set() == families(expr) - known, place
-        assert set() == set(re.findall(r"\b\w+:\w+:\w+", expr)) - recorded, place
+        assert set() == set(re.findall(r"\b\w+:\w+:\w+", expr)) - {*RECORDS}, place
+    assert len(RECORDS) == sum("record" in rule for rule in EVERY_RULE)
 
 
 def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
     """Directly, or as a recording rule computes it: what is worth counting is worth seeing."""
-    recorded = RECORDS
     left, seen = list(expressions().values()), set()
+    shown: set[str] = set()
     while left:
         expr = left.pop()
-        named = {name for name in recorded if name in expr} - seen
+        shown |= families(expr)
+        named = {name for name in RECORDS if name in expr} - seen
         seen |= named
-        left += [recorded[name] for name in named]
-    shown = set().union(*(families(expr) for expr in (*expressions().values(), *(recorded[name] for name in seen))))
+        left += [RECORDS[name] for name in named]
     assert [] == sorted({m.name for m in (*CATALOG, *JUDGED)} - shown)
 
 
@@ -138,22 +139,11 @@ def test_board_can_be_imported_anywhere(path: Path) -> None:
     assert len({p["id"] for p in drawn(content)}) == len(drawn(content))
 
 
-def test_provisioning_finds_the_boards_and_a_datasource() -> None:
-    """Valid YAML with what Grafana asks for; every address comes from the environment."""
-    files = {p.parent.name: yaml.safe_load(p.read_text()) for p in PROVISIONING.glob("*/*.yml")}
-    assert {"datasources", "dashboards"} == set(files)
-    assert "${PROMETHEUS_URL}" == files["datasources"]["datasources"][0]["url"]
-    assert "file" == files["dashboards"]["providers"][0]["type"]
-
-
-def asked(board: Board, title: str, pool: str = ".*") -> str:
-    """The first expression of a panel, as Grafana asks it with everything chosen, or with one pool."""
+def asked(board: Board, title: str, query: int = 0) -> str:
+    """An expression of a panel, as Grafana asks it with everything chosen."""
     (panel,) = [panel for panel in board.panels() if panel.title == title]
-    expr = panel.queries[0].expr
-    for name, value in (("$__rate_interval", "5m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
-                        ("$model", ".*"), ("$pool", pool)):  # fmt: skip
-        expr = expr.replace(name, value)
-    return expr
+    expr = panel.queries[query].expr.replace("$__rate_interval", "5m")
+    return re.sub(r"\$(endpoint|version|variable|model|pool)", ".*", expr)
 
 
 def test_what_tritons_do_is_shown_by_pool() -> None:
@@ -170,22 +160,6 @@ def test_what_tritons_do_is_shown_by_pool() -> None:
                 assert "{{pool}}" in query.legend, panel.title
     for board in (boards.TRITON, boards.CAPACITY):
         assert "pool" in {variable.name for variable in board.variables}
-
-
-def test_a_pool_is_chosen_at_the_top_of_a_board(evaluate: Callable[..., None]) -> None:
-    """Of two pools with a model of one name; a Triton without a label of a pool is shown as long as all are."""
-    series = {
-        f'nv_inference_request_success{{job="triton",instance="{name}",model="m"{label}}}': f"0+{15 * rate}x60"
-        for name, label, rate in (("l", ',pool="large"', 2), ("s", ',pool="small"', 3), ("n", "", 5))
-    }
-
-    def is_(pool: str, *shown: tuple[str, int]) -> dict[str, Any]:
-        samples = [{"labels": f'{{model="m"{label}}}', "value": rate} for label, rate in shown]
-        return {"expr": asked(boards.TRITON, "Calls", pool), "eval_time": "10m", "exp_samples": samples}
-
-    evaluate(series, interval="15s", promql_expr_test=[
-        is_(".*", ("", 5), (',pool="large"', 2), (',pool="small"', 3)), is_("small", (',pool="small"', 3)),
-    ])  # fmt: skip
 
 
 def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., None]) -> None:
@@ -222,8 +196,7 @@ def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None])
             "missing": "1e302"}  # fmt: skip
     assert [*bins] == sorted(bins, key=lambda name: float(bins[name]))
     of = 'endpoint="e",version="1",variable="x",of="reference"'
-    (panel,) = [panel for panel in boards.DRIFT.panels() if panel.title == "Now and in the reference"]
-    expr = panel.queries[1].expr.replace("$endpoint", ".*").replace("$version", ".*").replace("$variable", ".*")
+    expr = asked(boards.DRIFT, "Now and in the reference", query=1)
     evaluate(
         {f'controller_drift_share_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},
         promql_expr_test=[{

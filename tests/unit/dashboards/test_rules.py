@@ -1,4 +1,4 @@
-"""The rules: catalogue names only, each alert has its runbook, and Prometheus' own engine evaluates them as meant."""
+"""The rules: each alert has its runbook, and Prometheus' own engine evaluates them as meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from dashboards import rules
 from dashboards.rules import FAILED_OUTCOMES
-from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
 from tests.kube_tools import EVERY_RULE
 
 ROOT = Path(__file__).parents[3]
@@ -24,26 +23,6 @@ def test_what_counts_as_a_failure_is_what_the_gateway_answers_so() -> None:
     """Every list of outcomes with one of the server's faults names all of them."""
     lists = {one for rule in EVERY_RULE for one in re.findall(r'outcome=~"([^"]+)"', rule["expr"])}
     assert {FAILED_OUTCOMES} == {one for one in lists if "internal" in one}
-
-
-def test_rules_name_metrics_of_the_catalogue_only() -> None:
-    """And each other, and Triton's own."""
-    known = {m.name for m in (*CATALOG, *JUDGED, CONTROLLER_LEADS)}
-    known |= {
-        f"{m.name}_{part}" for m in CATALOG if m.type in ("histogram", "summary") for part in ("bucket", "sum", "count")
-    }
-    for rule in EVERY_RULE:
-        named = set(re.findall(r"(?<![:\w])(?:gateway|controller)_[a-z0-9_]+(?![:\w])", rule["expr"]))
-        assert set() == named - known, rule
-
-
-def test_recording_rules_are_named_level_metric_operation() -> None:
-    """And every recorded name that is used is recorded."""
-    recorded = [rule["record"] for rule in EVERY_RULE if "record" in rule]
-    assert len(recorded) == len(set(recorded))
-    assert [] == [name for name in recorded if not re.fullmatch(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", name)]
-    used = {name for rule in EVERY_RULE for name in re.findall(r"\b[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", rule["expr"])}
-    assert set() == used - set(recorded)
 
 
 def test_every_alert_has_a_heading_in_the_runbook() -> None:
@@ -135,18 +114,6 @@ def latency(promised: str, in_time: str, late: str, within: str = "0.3") -> dict
     }  # fmt: skip
 
 
-def test_a_new_time_is_not_judged_by_what_was_counted_for_another(evaluate: Evaluate) -> None:
-    """All were late for 100 ms; for 300 ms none is."""
-    series = latency(f"0.99x10 {NAN}", "0x200", "0+100x10 1000x190", "0.1") | latency(
-        "_x10 0.99x190", "_x9 0 0+100x190", "_x9 0x190"
-    )
-    name = "GatewayLatencyBudgetBurn"
-    evaluate(
-        series, alert_rule_test=[silent(name, at) for at in ("12m", "30m", "60m")],
-        promql_expr_test=[count_of(f'ALERTS{{alertname="{name}",within="0.1"}}', "9m"), equals(rules.LATE_LEFT, 1.0)],
-    )  # fmt: skip
-
-
 def sides(canary_failed: str, stable_failed: str) -> dict[str, str]:
     """Requests of a canary and of its stable version."""
     base = 'gateway_requests_total{endpoint="e",instance="i"'
@@ -233,6 +200,10 @@ def test_an_alert_fires(evaluate: Evaluate, alert: str, at: str, series: dict[st
         (BURN, ["60m", "180m"], FIVE_PERCENT | availability("0.9x200")),  # it promises less
         (BURN, ["60m"], requests(ok="0+10x200", internal="0+90x200") | availability("0x200")),  # and this nothing
         ("GatewayLatencyBudgetBurn", ["60m"], latency("0.99x200", "0+995x200", "0+5x200")),
+        # All were late for 100 ms; for 300 ms, which counts now, none is.
+        ("GatewayLatencyBudgetBurn", ["12m", "30m", "60m"],
+         latency(f"0.99x10 {NAN}", "0x200", "0+100x10 1000x190", "0.1")
+         | latency("_x10 0.99x190", "_x9 0 0+100x190", "_x9 0x190")),
         ("GatewayCanaryRegression", ["20m"], sides("0+5x60", "0+60x60")),  # both fail
         ("GatewayCanaryUnguarded", ["5m", "20m"], guarded(a="90+60x60", b="30+60x60")),
         ("GatewayCanaryUnguarded", ["7m", "40m"], guarded(a=f"90+60x5 {NAN}")),  # it has ended
@@ -253,11 +224,9 @@ def test_an_alert_does_not_fire(evaluate: Evaluate, alert: str, at: list[str], s
         # Half of the 0.1 % that may fail has failed: half of the budget is left; twice as much: it is overdrawn by all.
         (FAILED_LEFT, 0.5, requests(ok="0+9995x200", internal="0+5x200")),
         (FAILED_LEFT, -1.0, requests(ok="0+998x200", internal="0+2x200")),
-        (FAILED_LEFT, 1.0, requests(ok="0+998x200")),
         (FAILED_LEFT, 0.5, FIVE_PERCENT | availability("0.9x200")),
         ('endpoint:gateway_requests_failed:ratio_rate5m{endpoint="e"}', 0.05, FIVE_PERCENT),
         (LATE_LEFT, -19.0, LATE),
-        (LATE_LEFT, 0.5, latency("0.99x200", "0+995x200", "0+5x200")),
         # A promise that is taken back leaves the one of all.
         (rules.AVAILABILITY, 0.999, FIVE_PERCENT | availability(f"0.9x20 {NAN}")),
     ],

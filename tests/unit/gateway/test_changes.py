@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from gateway import hocon
-from gateway.app import Gateway
 from gateway.control import reconcile
 from gateway.registry import SpecStore
 from tests.fakes import FakeRegistry
@@ -54,57 +50,6 @@ async def test_a_change_is_read_compiled_and_saved_in_control_threads(
     assert [{"control"}] * 3 == [set(threads) for threads in local]
     assert [{"registry"}] * 2 == [set(threads) for threads in read]
     assert {"MainThread"} == set(one_by_one)  # the test itself
-
-
-async def test_sections_that_did_not_change_are_not_parsed_again(
-    make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often the Task is polled."""
-    parsed = Mock(wraps=hocon.parse)
-    monkeypatch.setattr(hocon, "parse", parsed)
-    stack = make_stack()
-    registry = stack.registry
-    stack.gateway = Gateway(
-        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_period=0.05
-    )
-    stack.deploy("e", "m")
-    registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
-    async with stack.gateway.running():
-        await stack.served("e")
-        await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
-        parsed.reset_mock()
-        registry.canary["c2"] = {"endpoint": "c2", "weights": [1.0], "load_endpoints": ["e"]}
-        await stack.until(lambda: "c2" in stack.gateway.table.current.canaries)
-        assert [json.dumps(registry.canary)] == [call.args[0] for call in parsed.call_args_list]
-
-
-async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:
-    """Until the next attempt, maybe minutes later, it is not shown as "starting"."""
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.add_hook("bad", "class Preprocess:\n    def __init__(self): raise RuntimeError('no such thing')\n")
-        await stack.until(lambda: stack.state("bad")[0] == "failed")
-        reason, seen = stack.state("bad"), set()
-        stack.deploy("e")
-        await stack.until(lambda: seen.add(stack.state("bad")) or "e" in stack.gateway.table.current.endpoints)
-        assert {reason} == seen
-
-
-async def test_a_state_that_cannot_be_stored_stops_neither_serving_nor_shutdown(
-    make_stack: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """For any reason. It is logged, and the gateway completes its shutdown."""
-
-    def fails(*_: Any) -> None:
-        raise RuntimeError("no such thing")
-
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.gateway._reconciler._store.save = fails
-        stack.deploy("e")
-        await stack.served("e")
-    assert "storing the last-good state failed unexpectedly" in caplog.text
-    assert {} == stack.gateway._tritons._backends
 
 
 HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return {'n': %d}\n"

@@ -16,24 +16,28 @@ async def model_of(stack: Any, gateway: Any, url: str) -> str:
         return str(reply.headers.get("x-model-id", reply.status_code))
 
 
-async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_stack: Any) -> None:
-    """While the newest version cannot be built, the one before it is served."""
+async def test_a_restart_serves_what_was_served(make_stack: Any) -> None:
+    """The version before one that cannot be built, also after a second restart; a model that was deleted in the
+    registry, whose record and files are on disk. An endpoint that was removed does not come back.
+    """
     stack = make_stack()
     async with stack.gateway.running():
-        stack.deploy("e", "m1")
-        stack.deploy("other", "m3")
-        await stack.served("e", "other")
+        for url, model in (("e", "m1"), ("other", "m3"), ("removed", "m4")):
+            stack.deploy(url, model)
+        await stack.served("e", "other", "removed")
         stack.add_text_model("m2")
-        stack.registry.add_endpoint("e", "m2")  # Triton never gets it
-        await stack.until(lambda: stack.state("e")[0] == "pending")
+        for url in ("e", "removed"):
+            stack.registry.add_endpoint(url, "m2")  # Triton never gets it
+        await stack.until(lambda: stack.state("e")[0] == stack.state("removed")[0] == "pending")
         assert "m1" == await model_of(stack, stack.gateway, "e")
-    for _ in range(2):  # a second restart finds it as the first one did
+    del stack.registry.models["m3"], stack.registry.endpoints["removed"]
+    for _ in range(2):
         second = stack.gateway = stack.new_gateway()
         stack.backend.is_up = True
         async with second.running():
             await stack.until(lambda: {"e", "other"} == set(stack.gateway.table.current.endpoints))
-            assert "m1" == await model_of(stack, second, "e")
-            assert "pending" == stack.state("e")[0]
+            answers = [await model_of(stack, second, url) for url in ("e", "other", "removed")]
+            assert (["m1", "m3", "404"], "pending") == (answers, stack.state("e")[0])
             assert second.health.reasons() == []
     third = stack.gateway = stack.new_gateway()
     stack.backend.is_up = True
@@ -44,34 +48,3 @@ async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_s
     saved = SpecStore(stack.folder / "state" / "gateway").load()
     assert saved is not None
     assert {} == saved.former, "what was replaced does not come back"
-
-
-async def test_an_endpoint_that_was_removed_does_not_come_back(make_stack: Any) -> None:
-    """Neither its served versions nor older ones."""
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.deploy("e", "m1")
-        await stack.served("e")
-        stack.add_text_model("m2")
-        stack.registry.add_endpoint("e", "m2")
-        await stack.until(lambda: stack.state("e")[0] == "pending")
-    del stack.registry.endpoints["e"]
-    stack.backend.is_up = True
-    second = stack.gateway = stack.new_gateway()
-    async with second.running():
-        await stack.until(lambda: second.health.first_sync_done)
-        assert "404" == await model_of(stack, second, "e")
-
-
-async def test_a_model_deleted_in_the_registry_serves_after_a_restart_too(make_stack: Any) -> None:
-    """Its record and its files are on disk."""
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.deploy("e", "m1")
-        await stack.served("e")
-    del stack.registry.models["m1"]
-    stack.backend.is_up = True
-    second = stack.gateway = stack.new_gateway()
-    async with second.running():
-        await stack.until(lambda: {"e"} == set(second.table.current.endpoints))
-        assert "m1" == await model_of(stack, second, "e")

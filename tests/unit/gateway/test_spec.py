@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from gateway.spec import ArtifactRef, ModelRecord, ServingTask, decode, normalize_url, triton_model_name
+from gateway.spec import ArtifactRef, Content, ModelRecord, ServingTask, decode, normalize_url, triton_model_name
 
 ENDPOINTS = """
 test_onnx/1 {
@@ -133,3 +133,25 @@ def test_urls_never_share_a_triton_name() -> None:
 def test_urls_are_joined_without_outer_slashes() -> None:
     """A leading slash in the CLI names the same endpoint."""
     assert ["a/b/1", "a", "a/1"] == [normalize_url("/a/b/", "1"), normalize_url("a", ""), normalize_url("a", "/1")]
+
+
+def test_every_gateway_reports_what_the_controller_found_in_the_file_store() -> None:
+    """Other bytes than the recorded ones, or models that came to the address before anybody looked; only of models
+    that are served. What cannot be read is left out.
+    """
+    uri, served = "file:///store.bin", 'e { engine_type = "triton", model_id = "m", serving_url = "e" }'
+
+    def faults(endpoints: str = served, **more: object) -> str:
+        content = asdict(Content("m", "film", uri, "a" * 64)) | more
+        records = {"content_hash": {"m": content, "x": {"sha256": 1}}}
+        return " ".join(
+            f"{fault.subject} {fault.message}"
+            for fault in decode(replace(task(endpoints=endpoints), records=records)).faults
+        )
+
+    assert "" == faults()
+    found = "model film (m) was registered with sha256 aaaaaaaaaaaa…, the file store now gives cccc"
+    assert found in faults(found="c" * 64)
+    newer = tuple(f"m{number}" for number in range(6))
+    assert f"m0, m1, m2, m3, m4 and more are all at {uri}" in faults(newer=newer)
+    assert "" == faults("", newer=newer)

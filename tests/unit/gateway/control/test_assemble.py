@@ -51,8 +51,7 @@ class Handler:
         self.closed = 0
 
     async def answer(self, body: object, *_: object) -> object:
-        for _turn in range(3):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         return body
 
     async def close(self) -> None:
@@ -87,23 +86,26 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend, hook
     )  # fmt: skip
 
 
+def zipped(folder: Path, **members: str) -> Path:
+    """Return a zip with these members; ``__`` in a name is a dot."""
+    with zipfile.ZipFile(folder / "m.zip", "w") as packed:
+        for name, text in members.items():
+            packed.writestr(name.replace("__", "."), text)
+    return folder / "m.zip"
+
+
+def plan_of(registry: FakeRegistry, url: str) -> EndpointPlan:
+    return compile_spec(decode(registry.task()), default_triton="t:8001", models=registry.models).endpoints[url]
+
+
 def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     """Return an assembler, a plan for a model with code and samples, and its hooks."""
-    registry = FakeRegistry()
-    for name, text in (
-        ("preprocess.py", "class Preprocess: pass"),
-        ("warmup.json", json.dumps({"samples": [{"body": {"x": 1}, "answer": answer}]})),
-    ):
-        (folder / name).write_text(text)
-    with zipfile.ZipFile(folder / "m.zip", "w") as packed:
-        packed.write(folder / "preprocess.py", "preprocess.py")
-        packed.write(folder / "warmup.json", "warmup.json")
-    registry.add_model("m", folder / "m.zip", is_package=True)
+    registry, hooks = FakeRegistry(), Hooks()
+    samples = json.dumps({"samples": [{"body": {"x": 1}, "answer": answer}]})
+    archive = zipped(folder, preprocess__py="class Preprocess: pass", warmup__json=samples)
+    registry.add_model("m", archive, is_package=True)
     registry.add_endpoint("h", "m", engine="custom")
-    hooks = Hooks()
-    assembler = assembler_of(registry, folder / "cache", FakeBackend(), hooks)
-    plan = compile_spec(decode(registry.task()), default_triton="t:8001", models=registry.models).endpoints["h"]
-    return assembler, plan, hooks
+    return assembler_of(registry, folder / "cache", FakeBackend(), hooks), plan_of(registry, "h"), hooks
 
 
 async def test_a_build_cancelled_at_any_step_leaves_nothing_open(tmp_path: Path) -> None:
@@ -141,11 +143,6 @@ async def test_a_build_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     assert [1] == [handler.closed for handler in hooks.started]
 
 
-def test_faults_of_endpoints_are_told_by_their_urls() -> None:
-    faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
-    assert {"e/1": "no model"} == refusals(faults)
-
-
 def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
     """A rule over a prefix may match a version later, so waiting for it is not useless."""
     registry = FakeRegistry()
@@ -154,6 +151,8 @@ def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
         "c": {"weights": [0, 1], "load_endpoints": ["gone", "e/1"]}, "bad": {"weights": [0], "load_endpoints": ["no"]},
         "later": {"weights": [1], "load_endpoint_prefix": "auto/"},
     }  # fmt: skip
+    faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
+    assert {"e/1": "no model"} == refusals(faults)
     plan = compile_spec(decode(registry.task()), default_triton="t:8001")
     pending = {"e/1": Version("e/1", plan.endpoints["e/1"], 0.0)}
     found = cast("dict[str, Version]", assemble_snapshot(plan, {}, pending, Snapshot()).pending)
@@ -161,19 +160,25 @@ def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
     assert [("refused", True), ("refused", False)] == [(found[x].state, found[x].is_final) for x in ("bad", "later")]
 
 
+def tensors(folder: Path, **members: str) -> tuple[Assembler, EndpointPlan, FakeBackend, str]:
+    """Return an assembler, a plan for a model in Triton, the backend that lacks it, and its name there."""
+    registry, backend = FakeRegistry(), FakeBackend()
+    registry.add_model("m", zipped(folder, model__onnx="weights", **members), is_package=True)
+    registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m"}})
+    plan = plan_of(registry, "t")
+    return assembler_of(registry, folder / "cache", backend), plan, backend, triton_model_name(plan.spec, plan.record)
+
+
+def load(backend: FakeBackend, name: str) -> None:
+    backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
+
+
 @pytest.mark.parametrize("is_loaded", [True, False])
 async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_loaded: bool) -> None:
     """A gateway that runs for months keeps nothing of versions that failed or were retired."""
-    _, _, hooks = made(tmp_path, {"x": 1})
-    registry, backend = FakeRegistry(), FakeBackend()
-    registry.add_model("m", tmp_path / "m.zip", is_package=True)
-    registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m"}})
-    assembler = assembler_of(registry, tmp_path / "cache-2", backend, hooks)
-    spec = decode(registry.task())
-    plan = compile_spec(spec, default_triton="t:8001", models=registry.models).endpoints["t"]
-    name = triton_model_name(spec.endpoints["t"], registry.model("m"))
+    assembler, plan, backend, name = tensors(tmp_path)
     if is_loaded:
-        backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
+        load(backend, name)
         endpoint = await assembler.build(plan, _ignore)
         assert 1 == backend.cold[name]
         await endpoint.retire()
@@ -186,23 +191,12 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
 EACH = "class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body['x']\n"
 
 
-@pytest.mark.parametrize("code", ["", EACH], ids=["tensors", "hook"])
-async def test_calls_that_requests_wait_for_are_counted(tmp_path: Path, code: str) -> None:
+@pytest.mark.parametrize("members", [{}, {"preprocess__py": EACH}], ids=["tensors", "hook"])
+async def test_calls_that_requests_wait_for_are_counted(tmp_path: Path, members: dict[str, str]) -> None:
     """Autoscalers read the waits of versions whose calls are counted: without, their load asks for no Triton."""
-    registry, backend = FakeRegistry(), FakeBackend()
-    with zipfile.ZipFile(tmp_path / "m.zip", "w") as packed:
-        packed.writestr("model.onnx", b"weights")
-        if code:
-            packed.writestr("preprocess.py", code)
-    registry.add_model("m", tmp_path / "m.zip", is_package=True)
-    registry.add_endpoint("t", "m")
-    assembler = assembler_of(registry, tmp_path / "cache", backend)
-    spec = decode(registry.task())
-    name = triton_model_name(spec.endpoints["t"], registry.model("m"))
-    backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
-    endpoint = await assembler.build(
-        compile_spec(spec, default_triton="t:8001", models=registry.models).endpoints["t"], _ignore
-    )
+    assembler, plan, backend, name = tensors(tmp_path, **members)
+    load(backend, name)
+    endpoint = await assembler.build(plan, _ignore)
     for rows in (1, 3):
         await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls

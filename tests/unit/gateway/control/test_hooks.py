@@ -48,25 +48,3 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         assert hook_processes()
         del stack.registry.endpoints["h"]
         await stack.until(lambda: not hook_processes())
-
-
-async def test_code_that_never_finishes_unloading_delays_no_build(make_stack: Any, tmp_path: Path) -> None:
-    """Code is unloaded in threads of its own; here there are more of them than control has threads."""
-    go_on = tmp_path / "go-on"
-    stuck = (
-        "import os, time\nclass Preprocess:\n"
-        f"    def unload(self):\n        while not os.path.exists({str(go_on)!r}):\n            time.sleep(0.01)\n"
-    )
-    stack = make_stack()
-    async with stack.gateway.running(), stack.client:
-        try:
-            names = [f"stuck{number}" for number in range(8)]
-            for name in names:
-                stack.add_hook(name, stuck)
-            await stack.until(lambda: stack.gateway.table.current.endpoints.keys() >= {*names})
-            for name in names:
-                del stack.registry.endpoints[name]
-            stack.add_hook("h", HOOK)
-            await stack.until(lambda: "h" in stack.gateway.table.current.endpoints)
-        finally:
-            go_on.touch()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,26 +46,19 @@ def test_what_somebody_made_unreadable_is_left_out() -> None:
     """An editor of ClearML can write anything."""
     broken: list[Any] = [{}, {"at": "x", "models": []}, {"at": 1, "models": 3}, {"at": 1, "models": [{"url": "e"}]}]
     records = {"report": {str(number): value for number, value in enumerate(broken)}}
-    assert Missing() == why_missing(records, "e_m", now=1.0)
-    assert ["0", "1", "2", "3"] == silent(records, now=1.0)
+    assert (Missing(), [*"0123"]) == (why_missing(records, "e_m", now=1.0), silent(records, now=1.0))
 
 
-async def test_many_that_wait_ask_once_in_fifteen_seconds() -> None:
+async def test_many_that_wait_ask_once_in_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a registry that is away is asked again soon."""
-
-    class Counting(FakeLedger):
-        reads = 0
-
-        def read(self) -> Any:
-            self.reads += 1
-            return super().read()
-
-    now, ledger = [0.0], Counting()
+    now, ledger = [0.0], FakeLedger()
     ledger.write([record("pod", [AWAY], at=100.0)])
+    read = Mock(wraps=ledger.read)
+    monkeypatch.setattr(ledger, "read", read)
     reports = Reports(ledger, Inline(), clock=lambda: now[0], wall=lambda: 110.0)
     for _ in range(100):
         assert AWAY.reason in (await reports.why_missing("e_m")).reason
-    assert 1 == ledger.reads
+    assert 1 == read.call_count
     ledger.is_up = False
     now[0] = 16.0
     assert AWAY.reason in (await reports.why_missing("e_m")).reason
@@ -84,21 +77,3 @@ async def test_endpoints_that_a_stale_write_has_lost_are_told_for_a_day() -> Non
     assert [{"endpoint": "faq/2", "restore": "clearml-serving …"}] == (await reports.judged()).lost
     wall[0] += 86400.0
     assert [] == (await reports.judged()).lost
-
-
-async def test_what_model_syncs_refuse_fails_with_their_reason_and_an_old_report_is_not_believed(
-    stack: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was reported before the build began may be from an attempt that is repeated now. A repaired model serves."""
-    monkeypatch.setattr("gateway.control.reports._EVERY_S", 0.1)
-    stack.add_text_model("m1")
-    stack.registry.add_endpoint("e", "m1")
-    bad = ModelReport("e", "m1", stack.triton_name("e"), "pending", "it holds no files", is_final=True)
-    stack.registry.reports.write([record("pod", [bad], at=time.time() - 60)])
-    await stack.until(lambda: "it holds no files" in stack.state("e")[1])
-    assert "failed" != stack.state("e")[0]
-    stack.registry.reports.write([record("pod", [bad], at=time.time())])
-    await stack.until(lambda: stack.state("e")[0] == "failed")
-    assert "model sync refuses the model: it holds no files" in stack.state("e")[1]
-    stack.load("e")
-    await stack.served("e")

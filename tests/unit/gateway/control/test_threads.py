@@ -99,23 +99,3 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             monkeypatch.setattr(follower._store, "_saved", None)
             await stack.until(saved.is_file)
             registry.is_over.set()
-
-
-async def test_requests_for_lineage_use_no_threads_of_other_requests(make_stack: Callable[..., Any]) -> None:
-    """asyncio's default threads resolve host names, and send hooks' requests to other gateways."""
-    stack, is_over, waiting = make_stack(), threading.Event(), []
-    stack.registry.lineage = lambda _: waiting.append(1) or is_over.wait(LIMIT_S)
-    async with stack.gateway.running(), stack.new_client(stack.gateway) as client:
-        stack.deploy("e")
-        await stack.served("e")
-        asked = [asyncio.create_task(client.get("/v1/endpoints/e/lineage")) for _ in range(80)]
-        await stack.until(lambda: len(waiting) > 0)
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80, type=1)
-                await asyncio.to_thread(int)
-        finally:
-            is_over.set()
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)

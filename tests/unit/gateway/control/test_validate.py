@@ -50,15 +50,6 @@ async def test_a_version_with_wrong_answers_is_refused_and_the_old_one_serves(st
     await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m1")
 
 
-async def test_samples_are_compared_without_the_endpoints_options(stack: Any) -> None:
-    """Options change the form of answers, not the model."""
-    add(stack, "m1", [GOOD])
-    stack.registry.add_endpoint("e", "m1", auxiliary_cfg={"gateway": {"top_k": "1"}})
-    stack.load("e")
-    await stack.served("e")
-    assert {"GOOD"} == set((await stack.client.post("/serve/e", json={"text": "good"})).json()["scores"])
-
-
 CODE = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -67,24 +58,22 @@ class Preprocess:
 
 
 async def test_samples_run_through_the_bundles_own_code(stack: Any) -> None:
-    """Code that gives wrong answers or raises is detected before it serves."""
+    """Code that gives wrong answers or raises is detected before it serves. Samples were recorded without other code,
+    and without the endpoint's options, which change the form of answers, not the model.
+    """
     samples = [{"body": {"x": 2}, "answer": {"y": 6}}]
-    add(stack, "right", samples, CODE.format(factor=3))
-    add(stack, "wrong", samples, CODE.format(factor=4))
-    add(stack, "raises", samples, CODE.format(factor="None"))
-    for name in ("right", "wrong", "raises"):
+    for name, factor in (("right", 3), ("wrong", 4), ("raises", "None")):
+        add(stack, name, samples, CODE.format(factor=factor))
         stack.registry.add_endpoint(name, name, engine="custom")
-    await stack.served("right")
+    add(stack, "m1", [GOOD])
+    stack.add_hook("other", CODE.format(factor=1), model_id="m1", engine="custom")
+    stack.registry.add_endpoint("top", "m1", auxiliary_cfg={"gateway": {"top_k": "1"}})
+    stack.load("top")
+    await stack.served("right", "other", "top")
+    assert {"GOOD"} == set((await stack.client.post("/serve/top", json={"text": "good"})).json()["scores"])
     await stack.until(lambda: stack.state("wrong")[0] == stack.state("raises")[0] == "failed")
     assert "answer.y is 8 instead of 6" in stack.state("wrong")[1]
     assert "sample 0 of the bundle failed" in stack.state("raises")[1]
-
-
-async def test_other_code_in_front_of_a_bundle_is_not_compared_with_its_samples(stack: Any) -> None:
-    """The samples were recorded without that code."""
-    add(stack, "m1", [GOOD])
-    stack.add_hook("e", CODE.format(factor=1), model_id="m1", engine="custom")
-    await stack.served("e")
 
 
 VERSION = """
