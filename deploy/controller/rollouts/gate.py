@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.controller.rollouts import sensitivity, wagers
+from deploy.controller.rollouts import wagers
 from deploy.controller.rollouts.bets import Bets, log_mean
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.wagers import PLACES, Wager
@@ -113,22 +113,6 @@ class Gate:
             f"it answered {differed} of {mirrored} mirrored requests ({differed / max(mirrored, 1):.1%}) differently "
             f"from stable; {self.other_answers:.1%} are permitted (--other-answers)"
         )
-
-    def could_see(self) -> dict[str, float | None]:
-        """Return the smallest share of each kind that this many requests would have shown; see ``sensitivity``.
-
-        ``errors``: of failures, ``labels``: by which that of the most frequent label changed, ``pairs``: of different
-        answers. None: no fault of this kind, so far.
-        """
-        n, m, tests, mirrored = self.canary.requests, self.stable.requests, len(self._logs()), self.compared_pairs
-        found = {"errors": sensitivity.smallest((self.stable.failures + 0.5) / (m + 1), n + mirrored, m, tests)}
-        if self.label_shift:
-            found["labels"] = sensitivity.change_of_labels(
-                self.canary.labels, self.stable.labels, self.label_shift, tests
-            )
-        if self.other_answers:
-            found["pairs"] = sensitivity.smallest(self.other_answers, mirrored, math.inf, tests)
-        return found
 
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision: in all, by test, and [requests, failures]."""

@@ -62,11 +62,3 @@ def test_buckets_without_new_values_are_known_too() -> None:
     found = grown(*(Reading({"a": parse(page)}) for page in pages))
     assert {(name, *key, "1"): 2, (name, *key, "2"): 2, (name, *key, "+Inf"): 3} == found
     assert {key: {"1": 2, "2": 0, "+Inf": 1}} == variables(found)
-
-
-def test_names_of_any_form_are_read() -> None:
-    """With quotes, braces, spaces and new lines, as Prometheus writes them; also when they are read again."""
-    text = 'gateway_feedback_total{endpoint="a \\"b\\" }",label="x\\ny",predicted="1 2",version=""} 3.0\nother 1\n'
-    known: dict[str, tuple[str, ...]] = {}
-    for _ in range(2):
-        assert {("gateway_feedback_total", 'a "b" }', "", "1 2", "x\ny"): 3.0} == parse(text, known)

@@ -1,15 +1,23 @@
-"""What an observer counts: correct histograms, every request once, the same sums with many workers."""
+"""What an observer counts: correct histograms, every request once; and how many series there are."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
 from gateway.errors import STATUS
+from gateway.http.problems import FAILURES
 from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts
 from gateway.metrics.observer import Observer
 from gateway.metrics.views import Views
+from gateway.metrics.watch import Served
+from gateway.objectives import Objective
 from gateway.trace import Trace
 from tests import expositions
+from tests.unit.gateway.metrics.summed import counted
 
 
 def trace(total_ns: int = 2_000_000, outcome: str = "ok") -> Trace:
@@ -26,14 +34,6 @@ def samples(observer: Observer) -> dict[tuple[str, ...], float]:
         (name, *(labels[key] for key in sorted(labels.keys() - {"endpoint", "version", "route"}))): round(value, 9)
         for name, labels, value in expositions.parse(expositions.render(observer.snapshot()).decode())
     }
-
-
-def test_names_follow_the_conventions() -> None:
-    """`_total` on counters, no colons, unique."""
-    names = [metric.name for metric in catalog.CATALOG]
-    assert len({*names}) == len(names)
-    assert all(name.startswith("gateway_") and ":" not in name for name in names)
-    assert all(one.name.endswith("_total") == (one.type == "counter") for one in catalog.CATALOG)
 
 
 def test_what_a_request_and_its_call_leave() -> None:
@@ -128,3 +128,69 @@ def test_what_cannot_be_counted_costs_no_answer(
         observer.finished(trace())
     assert observer._begun == observer._ended
     assert 1 == len(caplog.records)
+
+
+def test_labels_beyond_the_first_are_counted_together() -> None:
+    """Right and wrong ones are still distinguished."""
+    numbers = Accumulator()
+    counts = FeedbackCounts(numbers)
+    for n in range(100):
+        counts.add("e", "1", f"l{n}", f"l{n}", known=("a", "b"))
+        counts.add("e", "1", f"l{n}", "a", known=("a", "b"))
+        counts.add("e", "1", f"l{n}", f"l{n + 1}", known=("a", "b"))
+    pairs = counted(numbers.snapshot(), catalog.FEEDBACK)
+    assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 2
+    right = sum(n for (_, _, predicted, label), n in pairs.items() if predicted == label)
+    assert (100, 300) == (right, sum(pairs.values()))
+
+
+def test_versions_beyond_the_first_are_counted_together() -> None:
+    """Versions that have series keep them; other endpoints have their own."""
+    numbers = Accumulator()
+    counts = FeedbackCounts(numbers)
+    for endpoint in ("e", "f"):
+        for n in range(3 * MAX_VERSIONS):
+            counts.add(endpoint, str(n), "a", "a")
+    counts.add("e", "3", "a", "a")
+    found = counted(numbers.snapshot(), catalog.FEEDBACK)
+    assert 2 * (MAX_VERSIONS + 1) == len(found)
+    assert (2, 2 * MAX_VERSIONS) == (found["e", "3", "a", "a"], found["e", "other", "a", "a"])
+
+
+ALWAYS = {
+    "gateway_requests_total": 1 + len(FAILURES), "gateway_request_duration_seconds": 23,
+    "gateway_stage_duration_seconds": 4 * 13, "gateway_tokens_total": 1, "gateway_truncated_texts_total": 1,
+    "gateway_request_rows": 2, "gateway_batch_rows": 11, "gateway_batch_padded_tokens": 2,
+    "gateway_batch_tokens_total": 1, "gateway_variable_scalar": 18, "gateway_variable_enum_total": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("route", "objectives", "more"),
+    [
+        ("stable", {}, {}),
+        ("canary", {}, {"gateway_canary_fallbacks_total": len(FAILURES)}),
+        ("stable", {"": Objective(), "e": Objective(0.999, 0.3)},
+         {"gateway_objective_answers_total": 2, "gateway_objective_ratio": 2}),
+    ],
+)  # fmt: skip
+def test_a_version_that_answers_has_so_many_series(
+    route: str, objectives: dict[str, Objective], more: dict[str, int]
+) -> None:
+    """A canary those of the failures that stable answered instead, from the start; a promised time adds two."""
+    observer = Observer(failures=FAILURES)
+    observer.watch.configure({"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {}, 1.0)
+    observer.expect([("e", "1", route)])
+    observer.promise(objectives)
+    for ms in (7, 700):
+        trace = Trace("r")
+        trace.endpoint, trace.version, trace.route, trace.outcome, trace.url = "e", "1", route, "ok", "e/1"
+        trace.total_ns, trace.rows, trace.answer = ms * 1_000_000, 1, {"label": "GOOD", "score": 0.9}
+        observer.finished(trace)
+    observer.called("e", "1", 2, 32, 20)
+    found = Counter[str]()
+    for name, labels, value in expositions.parse(expositions.render(observer.snapshot()).decode()):
+        if labels.get("endpoint") == "e":
+            found[next(m.name for m in catalog.CATALOG if name == m.name or name.rsplit("_", 1)[0] == m.name)] += 1
+            assert "objective_answers" not in name or value == 1, "one is in time, one is late"
+    assert {**ALWAYS, **more} == found

@@ -248,21 +248,6 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     )
 
 
-async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> None:
-    """Through a whole gateway; words are shown only to operators, once the usual ones are known."""
-    stack.deploy("t")
-    await stack.served("t")
-    texts = [f"das ist nicht gut {number}" for number in range(19)] + ["ПРИВЕТ"]
-    assert 200 == (await stack.client.post("/serve/t", json={"text": texts})).status_code
-    found = await shown(stack, "scalar_count{token_length}", 20)
-    assert (19, 1) == (found["enum_total{letter_case,lower}"], found["enum_total{letter_case,upper}"])
-    assert (19, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
-    assert 20 == found["scalar_count{token_length}"] == found["scalar_count{top_score}"]
-    learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
-    assert {"url": "t", "words": [], "mean": []} == learned
-    assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
-
-
 def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     """For one text and for several; truncated vectors are skipped, and other tasks have no such variable."""
     vector = np.linspace(-1, 1, 16, dtype=np.float32)
@@ -299,20 +284,27 @@ def test_other_words_or_another_mean_begin_other_counts(
     assert [(1, counted), (2, 2 * counted)] == [counts(), counts()]
 
 
-async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:
-    """With one label only, or logits, the model's own label and score are counted."""
+async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> None:
+    """Through a whole gateway; words are shown only to operators, once the usual ones are known. Callers' parameters
+    change nothing: with one label only, or logits, the model's own label and score are counted.
+    """
     stack.deploy("t")
     await stack.served("t")
-    seen = []
-    for number, parameters in enumerate(
-        ({}, {"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid", "top_k": 2}), start=1
-    ):
-        body = {"text": "good film", **({"parameters": parameters} if parameters else {})}
+    texts, seen = [f"das ist nicht gut {number}" for number in range(19)] + ["ПРИВЕТ"], []
+    first: dict[str, float] = {}
+    for times, parameters in enumerate(({}, {"top_k": 1}, {"function_to_apply": "none"}), start=1):
+        body = {"text": texts, "parameters": parameters} if parameters else {"text": texts}
         assert 200 == (await stack.client.post("/serve/t", json=body)).status_code
-        found = await shown(stack, "scalar_count{top_score}", number)
-        seen.append({k: round(v / number, 9) for k, v in found.items() if "predicted_label" in k or "top_score" in k})
-    assert any("top_score" in key for key in seen[0])
-    assert [seen[0]] * 4 == seen
+        found = await shown(stack, "scalar_count{top_score}", 20 * times)
+        first = first or found
+        seen.append({k: round(v / times, 9) for k, v in found.items() if "predicted_label" in k or "top_score" in k})
+        assert [20 * times] * 2 == [found[f"scalar_count{{{name}}}"] for name in ("token_length", "top_score")]
+    assert [seen[0]] * 3 == seen
+    looked_at = "letter_case,lower", "letter_case,upper", "language,de", "language,none"
+    assert [19, 1, 19, 1] == [first[f"enum_total{{{value}}}"] for value in looked_at]
+    learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
+    assert {"url": "t", "words": [], "mean": []} == learned
+    assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
 
 
 async def test_an_invalid_declaration_is_reported_and_affects_nothing_else(stack: Any) -> None:

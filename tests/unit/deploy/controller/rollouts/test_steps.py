@@ -8,7 +8,7 @@ import pytest
 
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.gate import Gate
-from deploy.controller.rollouts.steps import Rollout, Rules, after_command, after_look, begun
+from deploy.controller.rollouts.steps import Rollout, Rules, after_look, begun
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
 
@@ -49,42 +49,18 @@ def test_a_step_does_not_end(canary, stable, now, missing, expected):
     """While it lacks requests, data or clear evidence, the weight stays; what a single look may say ends it."""
     rollout = after_look(start(), canary, stable, now, missing=missing)
     assert (*expected, 0.0 if expected[1] == "over" else 5.0) == (rollout.phase, rollout.state, rollout.weight)
-
-
-def test_a_step_goes_on_when_doubt_is_over():
-    """By more requests."""
-    rollout = after_look(start(), Counts(150, 4), Counts(1350, 2), 70.0)
-    assert 25.0 == after_look(rollout, Counts(1000, 2), Counts(9000, 27), 80.0).weight
-
-
-@pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
-def test_a_person_may_end_it_at_once(command, phase, weight):
-    """From any step, but only once."""
-    ended = after_command(start(), command, "2", 2.0, "ann@host")
-    assert (phase, weight) == (ended.phase, ended.weight)
-    again = after_command(ended, "abort", "3", 3.0)
-    assert (phase, "abort refused") == (again.phase, again.history[-1].what)
+    if expected[1] == "inconclusive":  # more requests end the doubt
+        assert 25.0 == after_look(rollout, Counts(1000, 2), Counts(9000, 27), 80.0).weight
 
 
 MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0)
 
 
-def compared(pairs):
-    """A look without failures, with ``pairs`` mirrored answers."""
-    return Counts(200, pairs=(pairs, 0)), Counts(1800)
-
-
 @pytest.mark.parametrize(("pairs", "seconds", "weight"), [(99, 99.0, 5.0), (100, 11.0, 25.0), (5, 100.0, 25.0)])
 def test_the_first_step_waits_for_as_many_mirrored_answers_as_requests_for_ten_step_times(pairs, seconds, weight):
-    """Requests and time alone prove little; little traffic must not block a rollout for ever."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), *compared(pairs), seconds)
+    """Requests and time alone prove little; little traffic must not block it for ever. Later steps do not wait."""
+    look = Counts(200, pairs=(pairs, 0)), Counts(1800)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), *look, seconds)
     assert weight == rollout.weight
-
-
-def test_later_steps_do_not_wait_for_mirrored_answers_and_the_verdict_says_what_it_lacks():
-    """Of rollouts that compare no answers, nothing is said of them."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), *compared(5), 100.0)
-    rollout = after_look(rollout, *compared(5), 111.0)
-    assert ("promoted", True) == (rollout.phase, "different answers" in rollout.why)
-    rollout = after_look(start(rules=MIRRORED), *HEALTHY, 11.0)
-    assert (25.0, False) == (rollout.weight, "answers" in rollout.history[-1].why)
+    if weight == 25.0:
+        assert "promoted" == after_look(rollout, *look, seconds + 11).phase

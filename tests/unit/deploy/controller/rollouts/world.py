@@ -112,7 +112,7 @@ class World(FakeRegistry):
 
     def begin(self, rollout: Rollout, controller: Look | None = None) -> Look:
         """Ask for ``rollout``, and return the controller that has begun it."""
-        self.ask("run", rollout)
+        self.ask("run", rollout, endpoint=rollout.endpoint)
         controller = controller or self.controller()
         controller(self.task())
         return controller

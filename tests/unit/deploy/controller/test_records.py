@@ -1,4 +1,4 @@
-"""The controller records the first version once, and no later automatic change replaces it."""
+"""The controller records the first version once, as the default; and removes what nothing needs, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from deploy.controller import default_versions
-from deploy.controller.pruning import Pruner
+from deploy.controller.pruning import UNUSED_S, Pruner
 from deploy.controller.wanted import Wanted, carry_out
+from gateway.registry import Kind, Record
 from gateway.spec import ServingTask, decode
+from gateway.version_numbers import KIND, Numbers, encode
 from tests.fakes import FakeRegistry
 
 
@@ -28,9 +30,13 @@ class World(FakeRegistry):
     def look(self, seconds: float = 20.0) -> None:
         """Look for a while, every two seconds."""
         for _ in range(int(seconds / 2)):
-            for duty in (self.keeper, self.pruner):
-                carry_out(self, self.task(), duty)
+            carry_out(self, self.task(), self.keeper)
+            self.prune()
             self.now += 2
+
+    def prune(self) -> bool:
+        """Remove what is unused; return whether anything was."""
+        return carry_out(self, self.task(), self.pruner)
 
     @property
     def means(self) -> dict[str, str]:
@@ -68,17 +74,11 @@ def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> N
     world.canary = {"faq": {"endpoint": "faq", "weights": [], "load_endpoints": ["faq/1"]}}
     assert [] == default_versions.awaited(decode(world.task()))
     world.canary = {}
+    world.sections["canary"] = "faq { weights = ["  # a canary of the name may stand there
+    assert world.keeper(world.task()) is None
+    del world.sections["canary"]
     world.look(2)
     assert ([], {"faq": "faq/1"}) == (default_versions.awaited(decode(world.task())), world.means)
-
-
-def test_nothing_is_recorded_while_a_section_cannot_be_read() -> None:
-    """A canary of the name may stand there: then it would have no default."""
-    world = World()
-    world.add_endpoint("faq", "m1", version="1")
-    world.sections["canary"] = "faq { weights = ["
-    assert ["section canary"] == [fault.subject for fault in decode(world.task()).unreadable]
-    assert world.keeper(world.task()) is None
 
 
 def test_a_person_chooses_and_nobody_changes_it_back_until_the_endpoint_is_gone(world: World) -> None:
@@ -106,3 +106,58 @@ def test_a_default_stays_while_its_version_is_broken_or_nothing_can_be_read(worl
     world.sections.pop("endpoints", None)
     world.endpoints = {"faq/2": good["faq/2"], "faq/0": {**good["faq/2"], "version": "0"}}
     assert {"faq": "faq/2"} == world.means
+
+
+OF_ENDPOINTS: tuple[Kind, ...] = ("rollout", "rollout_request", "objective", "shadow")
+EVERY = [{"e", "e/1", "gone", "gone/1"}] * len(OF_ENDPOINTS)
+
+
+@pytest.fixture
+def full() -> World:
+    """A served model, contents of more, and records of an endpoint that has gone."""
+    world = World()
+    world.add_endpoint("e", "served", version="1")
+    for model in ("served", "numbered", "gone"):
+        value = {"name": model, "uri": "u", "stated": "", "sha256": "c" * 64, "at": world.now}
+        world.ledger.write([Record("content_hash", model, value)])
+    world.ledger.write([
+        Record(KIND, "auto", encode(Numbers().with_models(["numbered"]).serving(()))),
+        *(Record(kind, key, {}) for kind in OF_ENDPOINTS for key in EVERY[0]),
+    ])  # fmt: skip
+    return world
+
+
+def kept(world: World) -> tuple[set[str], list[set[str]]]:
+    """Return the models with a content, and the keys of records that are about endpoints, by kind."""
+    records = world.ledger.read()
+    return set(records["content_hash"]), [set(records[kind]) for kind in OF_ENDPOINTS]
+
+
+def test_what_no_endpoint_or_number_names_goes_after_an_hour(full: World) -> None:
+    """Its writer's clock may differ, or the Task be behind; while it cannot be read, nothing is unknown. A gateway's
+    request to load a model goes after a day.
+    """
+    full.now += 90_000
+    for key, age in (("old", 90_000), ("new", 9_000)):
+        full.ledger.write([Record("load_request", key, {"at": full.now - age})])
+    full.sections["endpoints"] = "e { broken"
+    assert not full.prune()
+    assert ({"served", "numbered", "gone"}, EVERY) == kept(full)
+    del full.sections["endpoints"]
+    assert full.prune()
+    assert (({"served", "numbered"}, EVERY), {"new"}) == (kept(full), set(full.ledger.read()["load_request"]))
+    full.now += UNUSED_S + 1
+    assert full.prune()
+    assert ({"served", "numbered"}, [{"e", "e/1"}] * 4) == kept(full)
+    assert not full.prune()
+
+
+def test_records_of_an_endpoint_that_comes_back_within_the_hour_stay(full: World) -> None:
+    """Tools remove and add in two steps; and it may be removed again much later."""
+    for is_there in (False, True, False, False):
+        full.endpoints.pop("gone/1", None)
+        if is_there:
+            full.add_endpoint("gone", "gone", version="1")
+        full.prune()
+        assert EVERY == kept(full)[1]
+        full.now += UNUSED_S - 1
