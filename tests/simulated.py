@@ -18,6 +18,7 @@ import random
 import selectors
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,9 @@ def begin(
     entry.waiter = _Teller(entry, told)
     batcher.add(entry)
     return entry
+
+
+ONE_SERVER: Final = SimpleNamespace(replicas=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,7 @@ def load(
     async def main(loop: SimulatedLoop) -> Cell:
         chance = random.Random(1)
         server = Server(loop, price, chance)
-        batcher = Batcher[Row](server, limits=BatchLimits(max_rows=MAX_ROWS), clock=loop.time)
+        batcher = Batcher[Row](server, limits=BatchLimits(max_rows=MAX_ROWS), clock=loop.time, servers=ONE_SERVER)
         has_ended = False
         taken: list[float] = []
 

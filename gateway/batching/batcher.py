@@ -34,8 +34,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
-from gateway.batching.calls import CallInFlight, Load, OneServer
-from gateway.batching.entries import BatchLimits, Entry, R, cut, merge, split
+from gateway.batching.entries import BatchLimits, CallInFlight, Entry, Load, R, cut, merge, split
 from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
 from gateway.batching.pressure import CEILINGS, Pressure
@@ -104,7 +103,7 @@ class Batcher(Generic[R]):
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None] = lambda *_: None,
         padding_side: Literal["left", "right"] = "right",
-        servers: Servers | None = None,
+        servers: Servers,
         share: Callable[[Any, Sequence[int]], Sequence[Any]] = split_rows,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -114,7 +113,7 @@ class Batcher(Generic[R]):
         self._share = share
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._servers = servers or OneServer()
+        self._servers = servers
         self.prices = Prices()
         """What calls of this batcher cost, learned from them."""
         self.limits = limits
@@ -341,13 +340,17 @@ class Batcher(Generic[R]):
         if running < self._slots or (servers > 1 and rows >= self.limits.max_rows):
             return now
         self._awaits_entries = servers > 1
-        fronts = {call.front for call in self._calls}
-        front = next(call for call in self._calls if call not in fronts)
+        front = self._front()
         ends = front.expected_end(self.prices)
         if returns.are_usual and self._is_one_call(sum(call.rows for call in self._calls)):
             return ends + returns.longest(self.prices.call)
         took = self.prices.expect(front.rows, front.padded)
         return ends - min(_LEAD_S + self.prices.spread * took, took / 2)
+
+    def _front(self) -> CallInFlight:
+        """Return the oldest call that no other waits behind: the next call waits for its end."""
+        fronts = {call.front for call in self._calls}
+        return next(call for call in self._calls if call not in fronts)
 
     def _is_one_call(self, awaited: float) -> bool:
         """Return whether what is queued and the rows of awaited callers make one call, the only one at the server."""
@@ -419,8 +422,7 @@ class Batcher(Generic[R]):
         for entry in batch:
             rows += entry.rows
         if len(self._calls) >= self._servers.replicas:
-            fronts = {other.front for other in self._calls}
-            call.front = next(other for other in self._calls if other not in fronts)
+            call.front = self._front()
         self._calls[call] = None
         first, took = batch[0], self.prices.expect(call.rows, call.padded)
         if first.flow.rank == BATCH:
@@ -478,7 +480,7 @@ class Batcher(Generic[R]):
                 error = BackendGarbage(wrong.message, hint=wrong.hint or "")
             except Exception as failure:  # noqa: BLE001 - the entries get it, whatever it is
                 error = failure
-        elif isinstance(error, asyncio.CancelledError):
+        elif not isinstance(error, Exception):
             error = ModelNotReady("this version is being closed", retry_after=0)
         elif isinstance(error, ROW_FAULT):
             live = [entry for entry in call.entries if not entry.is_over]
@@ -545,12 +547,11 @@ class Batcher(Generic[R]):
         self._run = _closed
 
 
-def _end_all(call: CallInFlight, now: float, outputs: Sequence[Any], error: BaseException | None) -> None:
+def _end_all(call: CallInFlight, now: float, outputs: Sequence[Any], error: Exception | None) -> None:
     took = int((now - call.started) * 1e9)
     if error is not None:
-        failed = error if isinstance(error, Exception) else ModelNotReady(f"the call was ended: {error!r}")
         for entry in call.entries:
-            entry.end(None, failed)
+            entry.end(None, error)
         return
     for entry, output in zip(call.entries, outputs, strict=True):
         entry.infer_ns = took

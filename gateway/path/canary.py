@@ -50,25 +50,21 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
     """Return ``(url, weight)`` of a canary over the ``known`` urls, as clearml-serving selects them.
 
     Raises ``SpecFault`` if the weights are missing, negative, not finite, all zero, or not one per endpoint; if the
-    canary has both forms; or if it matches no known url.
+    canary has both forms or none; or if it matches no known url.
     """
     weights = canary.weights
-    if not weights:
-        raise SpecFault("has no weights; give --weights, one per endpoint")
-    if any(not math.isfinite(w) or w < 0 for w in weights):
-        raise SpecFault(f"weights must be zero or more, got {list(weights)}")
-    if canary.load_endpoints and canary.prefix:
-        raise SpecFault("has both fixed endpoints and a prefix; give one of them")
+    if not weights or any(not math.isfinite(w) or w < 0 for w in weights):
+        raise SpecFault(f"needs --weights of zero or more, one per endpoint, not {list(weights)}")
+    if bool(canary.load_endpoints) == bool(canary.prefix):
+        raise SpecFault("needs either --input-endpoints or --input-endpoint-prefix")
     known = known if isinstance(known, Mapping) else dict.fromkeys(known)
     if canary.load_endpoints:
         if len(canary.load_endpoints) != len(weights):
             raise SpecFault(f"has {len(weights)} weights for {len(canary.load_endpoints)} endpoints; give one each")
         chosen = [(u, w) for u, w in zip(canary.load_endpoints, weights, strict=True) if u in known]
-    elif canary.prefix:
+    else:
         newest = sorted((u for u in known if u.startswith(canary.prefix)), key=_age_key, reverse=True)
         chosen = list(zip(newest, weights, strict=False))
-    else:
-        raise SpecFault("names neither endpoints nor a prefix; give --input-endpoints or --input-endpoint-prefix")
     if not chosen:
         raise SpecFault("matches no endpoint that exists")
     if sum(w for _, w in chosen) <= 0:

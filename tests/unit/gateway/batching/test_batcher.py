@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, cut, merge, split
 from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, ModelNotReady
 from gateway.prices import Prices
-from tests.simulated import begin
+from tests.simulated import ONE_SERVER, begin
 from tests.waiting import LIMIT_S, soon
 
 
@@ -51,7 +52,7 @@ class Calls:
 
 def make(calls: Calls, **limits: Any) -> Batcher[Row]:
     """A batcher over ``calls``."""
-    return Batcher(calls, limits=BatchLimits(**limits))
+    return Batcher(calls, limits=BatchLimits(**limits), servers=ONE_SERVER)
 
 
 async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: float = LIMIT_S) -> list[int]:
@@ -115,7 +116,7 @@ async def test_an_error_in_counting_or_in_a_callback_does_not_fail_other_request
     def fails(*_: object) -> None:
         raise ValueError("no such label, or the head made nothing of it")
 
-    batcher = Batcher(Calls(), limits=BatchLimits(), on_batch=fails)
+    batcher = Batcher(Calls(), limits=BatchLimits(), on_batch=fails, servers=ONE_SERVER)
     for on_done in (fails, lambda _entry, outputs, _error: told.append(int(outputs["y"][0, 0]))):
         begin(batcher, [Row(4, 2)], asyncio.get_running_loop().time() + LIMIT_S, on_done)
     await soon(lambda: told)
@@ -151,7 +152,7 @@ async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancel
         await asyncio.sleep(0.01)
         raise BackendUnavailable("gone")
 
-    batcher = Batcher(run, limits=BatchLimits(max_rows=2, max_in_flight=2))
+    batcher = Batcher(run, limits=BatchLimits(max_rows=2, max_in_flight=2), servers=ONE_SERVER)
     with pytest.raises(BackendUnavailable):
         await ask(batcher, *range(8))
     assert 0 == batcher.queued_rows
@@ -307,10 +308,7 @@ async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_
     calls = Calls()
     calls.gate.clear()
 
-    class Three:
-        replicas = 3
-
-    batcher = Batcher(calls, limits=BatchLimits(max_in_flight=2), servers=Three())
+    batcher = Batcher(calls, limits=BatchLimits(max_in_flight=2), servers=SimpleNamespace(replicas=3))
     asked = []
     for value in range(7):
         asked.append(asyncio.create_task(ask(batcher, value)))

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given, settings
@@ -56,10 +57,6 @@ FATES = st.builds(
 def test_every_entry_ends_once_or_is_abandoned(asked: list[Asked], fates: list[Fate], replicas: int) -> None:
     """It ends with its own output or an error. An abandoned entry, as at its request's deadline, gets no outcome."""
 
-    class Servers:
-        def __init__(self) -> None:
-            self.replicas = replicas
-
     async def main(loop: SimulatedLoop) -> None:
         under_way = calls = 0
         told: list[tuple[Asked, Any, Exception | None]] = []
@@ -95,7 +92,7 @@ def test_every_entry_ends_once_or_is_abandoned(asked: list[Asked], fates: list[F
             return list(rows)
 
         batcher: Batcher[Asked] = Batcher(
-            run, limits=LIMITS, servers=Servers(), share=lambda found, _: found,
+            run, limits=LIMITS, servers=SimpleNamespace(replicas=replicas), share=lambda found, _: found,
             clock=loop.time,
         )  # fmt: skip
 

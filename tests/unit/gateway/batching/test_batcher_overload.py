@@ -15,7 +15,7 @@ from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
-from tests.simulated import Price, Row, Server, SimulatedLoop, begin, simulate
+from tests.simulated import ONE_SERVER, Price, Row, Server, SimulatedLoop, begin, simulate
 
 
 def simulated(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -41,7 +41,7 @@ class Stack:
         self.loop = loop
         limits = BatchLimits(max_rows=ROWS, pressure=pressure or Pressure("off"))
         self.server = Server(loop, PRICE, random.Random(1))
-        self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, clock=loop.time)
+        self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, clock=loop.time, servers=ONE_SERVER)
         self.ended: dict[str, tuple[float, Exception | None]] = {}
         self.began = 0.0
         self.refused: list[str] = []
