@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,31 +15,15 @@ from gateway.hooks.answers import HookResponse
 from gateway.hooks.process import HookProcess, PendingCall
 from gateway.hooks.wire import pack
 
-
-class Owner:
-    """A pool that records its calls."""
-
-    name, is_async = "h", False
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.ended: list[str] = []
-
-    def dispatch_waiting(self) -> None:
-        """See ``process.Owner``."""
-
-    def process_ended(self, _process: object, reason: str) -> None:
-        """See ``process.Owner``."""
-        self.ended.append(reason)
-
-    def answer_call(self, _process: object, head: Any, _payload: object) -> None:
-        """See ``process.Owner``."""
-        self.calls.append(head)
+OWNER: Any = SimpleNamespace(
+    name="h", is_async=False, dispatch_waiting=lambda: None, process_ended=lambda *_: None, answer_call=lambda *_: None
+)
+"""A pool that does nothing; see ``process.Owner``."""
 
 
 def process_with_call() -> tuple[HookProcess, PendingCall]:
     """A process object without a program, with a request under the number 1."""
-    process = HookProcess(Owner())
+    process = HookProcess(OWNER)
     process.slots = 1
     loop = asyncio.get_running_loop()
     pending = PendingCall(b"", False, loop.time() + 60, loop.create_future())
@@ -124,24 +108,14 @@ async def test_damaged_answers_are_accepted_or_end_the_process() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "said"),
     [
-        (200, [(b"x-a", b"b\r\nset-cookie: stolen=1")], "line breaks"),
-        (200, [(b"x-a", b"b\nc")], "line breaks"),
-        (200, [(b"x-a", b"b\0")], "control"),
-        (200, [(b"x-a\r\nx-b", b"c")], "header"),
-        (200, [(b"x a", b"c")], "header"),
-        (200, [(b"", b"c")], "header"),
+        (200, [(b"x-a", b"b\r\nset-cookie: stolen=1")], "line breaks"), (200, [(b"x-a", b"b\nc")], "line breaks"),
+        (200, [(b"x-a", b"b\0")], "control"), (200, [(b"x-a\r\nx-b", b"c")], "header"),
+        (200, [(b"x a", b"c")], "header"), (200, [(b"", b"c")], "header"),
         (200, [(b"Transfer-Encoding", b"chunked")], "Transfer-Encoding"),
-        (200, [(b"connection", b"close")], "connection"),
-        (200, [(b"Proxy-Connection", b"close")], "Proxy-Connection"),
-        (200, [(b"x-a", b"b")] * 200, "200 headers"),
-        (200, [(b"x-a", b"b" * 100_000)], "headers"),
-        (99, [], "status"),
-        (100, [], "status"),
-        (600, [], "status"),
-        (True, [], "status"),
-        (204, [], "204 has no body"),
+        (200, [(b"x-a", b"b")] * 200, "200 headers"), (200, [(b"x-a", b"b" * 100_000)], "headers"),
+        (99, [], "status"), (600, [], "status"), (True, [], "status"), (204, [], "204 has no body"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_response_is_the_hooks_failure(status: Any, headers: list[tuple[bytes, bytes]], said: str) -> None:
     """A header with a line break could start a second response."""
     with pytest.raises(HookFailed) as failed:
@@ -153,25 +127,3 @@ def test_a_valid_response_is_sent() -> None:
     """The transport sets the content length."""
     found = HookResponse.checked(b"body", 418, [(b"Content-Length", b"999"), (b"x-a", b"caf\xe9\t1")])
     assert (b"body", 418, [(b"x-a", b"caf\xe9\t1")]) == (found.body, found.status_code, found.raw_headers)
-
-
-SPLITS = """
-class Reply:
-    status_code, body, raw_headers = 200, b"x", [(b"x-own", b"1\\r\\nset-cookie: a=1\\r\\n\\r\\nHTTP/1.1 200 OK")]
-class Preprocess:
-    def process(self, body, state, s=None):
-        return Reply()
-"""
-
-
-@pytest.mark.parametrize("engine", ["triton", "custom"])
-async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, engine: str) -> None:
-    """In a thread and in a process."""
-    stack = make_stack(code_engine=engine)
-    async with stack.gateway.running(), stack.client:
-        stack.add_hook("h", SPLITS)
-        await stack.served("h")
-        reply = await stack.client.post("/serve/h", json={})
-    assert (500, "hook_failed") == (reply.status_code, reply.json()["code"])
-    assert "line breaks" in json.dumps(reply.json())
-    assert "set-cookie" not in reply.headers
