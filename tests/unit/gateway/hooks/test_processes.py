@@ -221,7 +221,8 @@ class Preprocess:
         collect({"x": np.float32(0.5)})
         kinds = {"numpy": lambda: {"a": np.arange(3)[::2], "b": np.float32(0.5), "c": {1: (2, {3})}},
                  "bytes": lambda: b"\\x00\\x01", "reply": Reply, "split": Split, "object": object, "none": lambda: None,
-                 "nan": lambda: float("nan"), "big": lambda: list(range(200000)), "generator": lambda: (n for n in (0, 1)),
+                 "nan": lambda: float("nan"), "big": lambda: list(range(200000)),
+                 "generator": lambda: (n for n in (0, 1)),
                  "types": lambda: [datetime.timedelta(seconds=90), pathlib.Path("a/b"), Result()]}
         if body["is"] == "refuse": raise ValueError("no, thanks")
         return kinds[body["is"]]()

@@ -1,22 +1,13 @@
-"""The Open Inference Protocol: one or several texts, as JSON or binary data, give the same tensors."""
+"""The Open Inference Protocol: one or several texts give the same tensors. Binary data: the conformance tests."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gateway.protocols.tensors import DTYPES
-from gateway.triton.tensors import unpack_bytes
-from tests.unit.gateway.protocols.test_tei import serve_all
-
-
-@pytest.fixture
-async def served(stack: Any) -> Any:
-    """A classifier, an embedder, a re-ranker and an encoder."""
-    return await serve_all(stack)
 
 
 async def _asked(served: Any, name: str, texts: list[str], **more: Any) -> dict[str, list[Any]]:
@@ -24,20 +15,10 @@ async def _asked(served: Any, name: str, texts: list[str], **more: Any) -> dict[
     text = {"name": "text", "datatype": "BYTES", "shape": [len(texts), 1], "data": texts}
     reply = await served.client.post(f"/v2/models/{name}/infer", json={"inputs": [text], **more})
     assert 200 == reply.status_code, reply.text
-    size = int(reply.headers.get("inference-header-content-length", len(reply.content)))
-    found, tail = {}, reply.content[size:]
-    for tensor in json.loads(reply.content[:size])["outputs"]:
-        datatype, shape = tensor["datatype"], tensor["shape"]
-        if "data" in tensor:
-            array = np.array(tensor["data"], DTYPES[datatype])
-        else:
-            data, tail = np.split(np.frombuffer(tail, np.uint8), [tensor["parameters"]["binary_data_size"]])
-            own, tail = data.tobytes(), tail.tobytes()
-            array = unpack_bytes(own) if datatype == "BYTES" else np.frombuffer(own, DTYPES[datatype])
-            array = np.array([i.decode() for i in array], object) if datatype == "BYTES" else array
-        found[tensor["name"]] = array.reshape(shape).tolist()
-    assert b"" == tail
-    return found
+    return {
+        tensor["name"]: np.array(tensor["data"], DTYPES[tensor["datatype"]]).reshape(tensor["shape"]).tolist()
+        for tensor in reply.json()["outputs"]
+    }
 
 
 @pytest.mark.parametrize("name", ["labels", "vectors", "tokens"])
@@ -47,20 +28,6 @@ async def test_a_single_text_is_answered_as_in_a_batch(served: Any, name: str) -
     both = await _asked(served, name, ["good film", "bad"])
     assert one.keys() == both.keys()
     assert {tensor: one[tensor] + other[tensor] for tensor in one} == both
-
-
-@pytest.mark.parametrize("texts", [["good film"], ["good film", "bad"]])
-@pytest.mark.parametrize("name", ["labels", "vectors"])
-async def test_binary_outputs_equal_json_outputs(served: Any, name: str, texts: list[str]) -> None:
-    """For all outputs or the requested ones. Numbers are FP32."""
-    plain = await _asked(served, name, texts)
-    assert plain == await _asked(served, name, texts, parameters={"binary_data_output": True})
-    for tensor in plain:
-        asked = [{"name": tensor, "parameters": {"binary_data": True}}]
-        assert {tensor: plain[tensor]} == await _asked(served, name, texts, outputs=asked)
-    last = list(plain)[-1]
-    rest = [{"name": tensor, "parameters": {"binary_data": tensor != last}} for tensor in plain]
-    assert plain == await _asked(served, name, texts, outputs=rest, parameters={"binary_data_output": True})
 
 
 async def test_probabilities_cover_all_labels_even_if_few_are_requested(served: Any) -> None:

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from tests.unit.gateway.protocols.test_tei import serve_all
+from tests.unit.gateway.protocols.conftest import serve_all
 
 REFUSED = [
-    ({"model": "rank", "query": "a"}, 400, "documents"),
     ({"model": "rank", "query": "a", "documents": []}, 400, "`documents` cannot be empty"),
     ({"model": "rank", "query": "a", "documents": ["b"], "top_n": 0}, 400, "top_n"),
-    ({"model": "rank", "query": "a", "documents": ["b"], "nonsense": 1}, 400, "unknown field nonsense"),
     ({"model": "rank", "query": "a", "documents": ["b"], "max_chunks_per_doc": 10}, 400, "max_chunks_per_doc is not"),
     ({"model": "rank", "query": "a", "documents": ["b"], "relevant_spans": {"type": "x"}}, 400, "relevant_spans is"),
     ({"model": "rank", "query": "a", "documents": ["b"], "max_tokens_per_doc": 8}, 400, "gateway.max_length=8"),
     ({"model": "rank", "query": "a", "documents": [{"title": "b"}]}, 400, "must be a string"),
     ({"model": "labels", "query": "a", "documents": ["b"]}, 400, "labels does text-classification, not ranking"),
-    ({"model": "nobody", "query": "a", "documents": ["b"]}, 404, "does not exist"),
-    ({"model": 7, "query": "a", "documents": ["b"]}, 400, "model"),
     ([], 404, "serves only one endpoint"),
 ]
 """What is asked of `/v1/rerank`, and the status and words of the answer."""
-
-
-@pytest.fixture
-async def served(stack: Any) -> Any:
-    """See `serve_all`."""
-    return await serve_all(stack)
 
 
 async def test_one_answer_serves_both_clients(served: Any) -> None:
