@@ -26,28 +26,18 @@ RECORDED = {
   version = "1"
   preprocess_artifact = "py_code_test_onnx_1"
   input_size = [[1, 28, 28]]
-  input_type = ["float32"]
-  input_name = ["INPUT__0"]
   output_size = [[-1, 10]]
   auxiliary_cfg {
     platform = "\\"onnxruntime_onnx\\""
     dynamic_batching {
       preferred_batch_size = [4, 8]
-      max_queue_delay_microseconds = 100
     }
-    max_batch_size = 16
   }
 }
 test_multi {
-  engine_type = "triton"
   version = ""
   input_size = [[1, 3, 4], [1, 3]]
-  input_type = ["float32", "int64"]
   auxiliary_cfg = """platform: "onnxruntime_onnx"
-max_batch_size: 16
-dynamic_batching {
-  preferred_batch_size: [ 4, 8 ]
-}
 instance_group [ { count: 1 kind: KIND_CPU } ]
 """
 }
@@ -55,9 +45,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
   serving_url = "my.model.v1"
   auxiliary_cfg {
     platform = "\\\\onnxruntime_onnx\\\\"
-    response_cache {
-      enable = true
-    }
+    enable = true
   }
 }''',
     "canary": """test_canary {
@@ -66,9 +54,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
   load_endpoints = ["test_onnx/2", "test_onnx/1"]
 }
 test_canary_prefix {
-  weights = [0.25, 0.75]
   load_endpoints = []
-  load_endpoint_prefix = "test_onnx"
 }""",
     "metric_logging": """test_onnx/1 {
   endpoint = "test_onnx/1"
@@ -147,7 +133,7 @@ def test_peculiar_values_are_read_as_by_the_sdk(text: str, value: object) -> Non
     assert same(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=3))
 def test_what_the_sdk_writes_is_read_as_it_reads_it_or_refused(section: dict[str, Any]) -> None:
     for write in (config_dict_to_text, json.dumps):
@@ -156,7 +142,7 @@ def test_what_the_sdk_writes_is_read_as_it_reads_it_or_refused(section: dict[str
             assert same(text)
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(SCRAPS)
 def test_any_text_that_is_read_means_the_same_to_the_sdk(text: str) -> None:
     assert same(text)

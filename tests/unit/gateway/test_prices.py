@@ -49,26 +49,22 @@ WORLDS = {
     "both": World(2e-3, 2e-5, 5e-6),
     "slow": World(0.5, 5e-3, 1e-4),
     "fast": World(1e-4, 2e-6, 1e-8),
+    "noise and pauses": World(4e-3, 5e-5, 2e-6, noise=0.2, pauses=0.05),
+    "several instances": World(2e-3, 2e-5, 5e-6, queueing=0.0),
 }
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_prices_are_learned(name: str) -> None:
-    """At any scale. The error is within a tenth of the call's duration or of an average call's."""
-    world = WORLDS[name]
+    """At any scale. The error is within a tenth of the call's duration or of an average call's; under noise more."""
+    world, error = WORLDS[name], 0.1 if name != "noise and pauses" else 0.3
     prices = world.teach(Prices(), 400)
     middle = world.seconds(16, 16 * 64)
     for rows in (1, 16, 64):
         for length in (8, 64, 200):
             expected = world.seconds(rows, rows * length)
-            assert prices.expect(rows, rows * length) == pytest.approx(expected, rel=0.1, abs=0.1 * middle)
-
-
-def test_noise_and_pauses_hardly_change_prices() -> None:
-    """One call in twenty takes 50 ms more, and durations vary by a fifth."""
-    world = World(4e-3, 5e-5, 2e-6, noise=0.2, pauses=0.05)
-    prices = world.teach(Prices(), 1000)
-    assert prices.expect(32, 32 * 60) == pytest.approx(world.seconds(32, 32 * 60), rel=0.25)
+            assert prices.expect(rows, rows * length) == pytest.approx(expected, rel=error, abs=error * middle)
+    assert prices.queueing == pytest.approx(world.queueing, abs=0.25)
 
 
 @pytest.mark.parametrize("factor", [0.3, 3.0])
@@ -78,13 +74,6 @@ def test_a_price_that_changes_is_followed(factor: float) -> None:
     after = World(before.call * factor, before.row * factor, before.token * factor)
     prices = after.teach(before.teach(Prices(), 500), 400, seed=2)
     assert prices.expect(32, 32 * 60) == pytest.approx(after.seconds(32, 32 * 60), rel=0.15)
-
-
-@pytest.mark.parametrize("queueing", [0.0, 1.0])
-def test_queueing_of_calls_is_learned(queueing: float) -> None:
-    """For a server with one instance, and with several."""
-    world = World(2e-3, 2e-5, 5e-6, queueing=queueing)
-    assert world.teach(Prices(), 400).queueing == pytest.approx(queueing, abs=0.2)
 
 
 def test_prices_that_calls_do_not_distinguish_stay_stable() -> None:

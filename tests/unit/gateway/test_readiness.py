@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -54,44 +55,38 @@ async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) 
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
 
-async def test_a_gateway_that_cannot_read_its_configuration_says_so(stack: Any) -> None:
-    """It serves on with what it read before, and names what it is told by the registry until that answers again."""
+async def test_a_gateway_that_cannot_read_its_configuration_says_so(
+    stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves on with what it read before, and names what it is told by the registry until that answers again. One
+    that has read nothing names the serving Task's id, as the log does: it was deleted or mistyped.
+    """
     stack.deploy("e")
     await stack.served("e")
     stack.registry.is_up = False
     await stack.until(lambda: bool(stack.gateway.health.degraded()))
-    code, body = await readyz(stack)
-    assert (200, []) == (code, body["reasons"])
-    (told,) = body["degraded"]
-    assert told.startswith("the configuration may be out of date: ")
-    assert "the fake registry is down" in told
+    told = "the configuration may be out of date: the fake registry is down"
+    assert (200, {"ready": True, "reasons": [], "degraded": [told]}) == await readyz(stack)
     stack.registry.is_up = True
     await stack.until(lambda: not stack.gateway.health.degraded())
-
-
-async def test_a_fresh_gateway_says_why_it_has_read_no_configuration(
-    make_stack: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The serving Task was deleted or its id mistyped: `/readyz` and the status name the id, as the log does."""
-    stack = make_stack()
 
     def refuse() -> str:
         raise RegistryRefused("serving Task 5eed does not exist", hint="check CLEARML_SERVING_TASK_ID")
 
     monkeypatch.setattr(stack.registry, "marker", refuse)
-    async with starting(stack.gateway):
-        await stack.until(lambda: bool(stack.gateway.health.registry_error))
+    shutil.rmtree(stack.folder / "state")
+    fresh = stack.new_gateway()
+    async with starting(fresh):
+        await stack.until(lambda: bool(fresh.health.registry_error))
         said = "the serving Task has not been read yet: serving Task 5eed does not exist; check CLEARML_SERVING_TASK_ID"
-        code, body = await readyz(stack)
-        assert (503, [said]) == (code, body["reasons"])
-        assert [said] == stack.gateway._status()["not_ready_because"]
+        code, body = await readyz(stack, fresh)
+        assert (503, [said], [said]) == (code, body["reasons"], fresh._status()["not_ready_because"])
 
 
 async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:
     """Even if they were removed on purpose, because it can answer nothing. It is ready again with the first one."""
     stack.deploy("e")
     await stack.served("e")
-    assert 200 == (await readyz(stack))[0]
     entry = stack.registry.endpoints.pop("e")
     await stack.served()
     code, body = await readyz(stack)
@@ -103,43 +98,44 @@ async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -
     assert 200 == (await readyz(stack))[0]
 
 
-async def test_a_gateway_without_triton_is_ready_if_a_hook_serves(stack: Any) -> None:
-    """The body names the endpoints that cannot be answered."""
-    stack.deploy("e")
-    stack.add_hook("h", HOOK, engine="custom")
-    await stack.served("e", "h")
-    stack.backend.is_up = False
-    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
-    code, body = await readyz(stack)
-    assert (200, []) == (code, body["reasons"])
-    assert ["Triton at fake:8001 does not answer: e cannot be answered"] == body["degraded"]
-    del stack.registry.endpoints["h"]
-    await stack.served("e")
-    code, body = await readyz(stack)
-    assert (503, ["Triton at fake:8001 does not answer"]) == (code, body["reasons"])
+AWAY = "Triton at fake:8001 does not answer"
 
 
-async def test_the_status_of_a_killed_triton_is_that_of_its_calls(stack: Any) -> None:
-    """It does not answer as soon as a call finds that, not when it is next asked. When it is back, it answers, but a
-    version whose model it does not have yet is not said to serve.
+@pytest.mark.parametrize(
+    ("settings", "hook", "reasons"),
+    [({}, True, []), ({}, False, [AWAY]), ({"cold_start_timeout": "5s"}, False, [])],
+    ids=["a hook serves", "nothing serves", "a request starts a Triton"],
+)
+async def test_a_gateway_without_triton_is_ready_if_it_can_answer(
+    make_stack: Any, settings: dict[str, str], hook: bool, reasons: list[str]
+) -> None:
+    """The body names what cannot be answered. A pool at zero is started by a request, which an unready gateway would
+    not get. A Triton that a call found dead is shown so at once; when it is back, but without its model, that is said.
     """
-    stack.deploy("e")
-    await stack.served("e")
+    stack = make_stack(**settings)
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        if hook:
+            stack.add_hook("h", HOOK, engine="custom")
+        await stack.served("e", *["h"] * hook)
 
-    async def told() -> tuple[Any, ...]:
-        body = (await stack.client.get("/v1/status")).json()
-        return body["triton"], [pool["answers"] for pool in body["pools"]], [one["state"] for one in body["endpoints"]]
+        async def told() -> tuple[Any, ...]:
+            body = (await stack.client.get("/v1/status")).json()
+            return body["triton"]["fake:8001"], body["pools"][0]["answers"], body["endpoints"][0]["state"]
 
-    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
-    assert ({"fake:8001": True}, [True], ["serving"]) == await told()
-    stack.backend.is_up = False
-    assert ({"fake:8001": False}, [False], ["serving"]) == await told()
-    models, stack.backend.models = stack.backend.models, {}
-    stack.backend.is_up = True
-    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
-    assert ({"fake:8001": True}, [True], ["its model is not in Triton"]) == await told()
-    stack.backend.models = models
-    assert ({"fake:8001": True}, [True], ["serving"]) == await told()
+        await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
+        stack.backend.is_up = False
+        assert (False, False, "serving") == await told()
+        await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
+        code, body = await readyz(stack)
+        assert (503 if reasons else 200, reasons) == (code, body["reasons"])
+        assert reasons or [f"{AWAY}: e cannot be answered"] == body["degraded"]
+        models, stack.backend.models = stack.backend.models, {}
+        stack.backend.is_up = True
+        await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
+        assert (True, True, "its model is not in Triton") == await told()
+        stack.backend.models = models
+        assert (True, True, "serving") == await told()
 
 
 async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any) -> None:
@@ -195,16 +191,6 @@ def half(make_stack: Any) -> Any:
     return stack
 
 
-async def test_a_first_start_waits_for_the_tasks_endpoints(half: Any) -> None:
-    """A new pod has no earlier state, and other pods serve these endpoints already."""
-    async with starting(half.gateway):
-        await half.until(lambda: "fast" in half.gateway.table.current.endpoints)
-        assert 503 == (await readyz(half))[0]
-        half.load("slow")
-        await half.served("fast", "slow")
-        assert 200 == (await readyz(half))[0]
-
-
 async def test_a_worker_beside_others_is_ready_and_waits_before_it_takes_requests(half: Any, caplog: Any) -> None:
     """`/readyz` may reach any worker, and the gateway has been ready before. The others answer for a time."""
     ours, of_parent = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -222,10 +208,14 @@ async def test_a_worker_beside_others_is_ready_and_waits_before_it_takes_request
     of_parent.close()
 
 
-async def test_the_wait_of_a_starting_gateway_has_a_limit(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it serves what it can, and names what is missing."""
-    monkeypatch.setattr("gateway.control.reconcile.STARTUP_WAIT_S", 0.1)
+async def test_a_first_start_waits_for_the_tasks_endpoints_up_to_a_limit(
+    half: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new pod has no earlier state, and other pods serve these already. Then it serves what it can."""
+    monkeypatch.setattr("gateway.control.reconcile.STARTUP_WAIT_S", 1.0)
     async with starting(half.gateway):
+        await half.until(lambda: "fast" in half.gateway.table.current.endpoints)
+        assert half.gateway.health.reasons()[0].startswith("waiting for what was served before: slow (is pending: ")
         await half.until(lambda: half.gateway.health.reasons() == [])
         assert ["fast"] == list(half.gateway.table.current.endpoints)
         assert (await readyz(half))[1]["degraded"][0].startswith("slow is pending: ")
@@ -273,16 +263,3 @@ async def test_a_starting_gateway_does_not_wait_for_final_failures(
         code, body = await readyz(stack)
         assert (503 if waits else 200) == code
         assert waits == any("waiting for what was served before: e (has failed: " in text for text in body["reasons"])
-
-
-async def test_a_gateway_that_waits_for_tritons_stays_ready_without_any(make_stack: Any) -> None:
-    """A pool scaled to zero is started by a request, which an unready gateway would not get."""
-    stack = make_stack(cold_start_timeout="5s")
-    async with stack.gateway.running(), stack.client:
-        stack.deploy("e")
-        await stack.served("e")
-        stack.backend.is_up = False
-        await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
-        code, body = await readyz(stack)
-    assert (200, []) == (code, body["reasons"])
-    assert ["Triton at fake:8001 does not answer: e cannot be answered"] == body["degraded"]

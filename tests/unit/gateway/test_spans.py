@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.errors import ClientGone, InputRefused, ModelFailed
+from gateway.errors import ClientGone, GatewayError, InputRefused, ModelFailed
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from gateway.settings import trace_protocol
@@ -81,34 +81,19 @@ async def test_request_is_a_span_and_so_are_its_stages(spanned: Spanned) -> None
 
 
 async def test_a_callers_trace_continues_through_the_infer_span_to_triton(spanned: Spanned) -> None:
-    """The request's parent is the caller's span. Triton gets the id of the span `infer`."""
+    """The request's parent is the caller's span. Triton gets the id of the span `infer`; of an unsampled trace, which
+    is not exported, the caller's id and the flag 00.
+    """
     await spanned.post({"text": "good"}, traceparent=CALLER)
     found = spanned.kept.named()
     parent = found["POST e"].parent
     assert parent is not None
     assert (CALLER[3:35], CALLER[36:52]) == (f"{parent.trace_id:032x}", f"{parent.span_id:016x}")
     assert [f"00-{CALLER[3:35]}-{found['infer'].context.span_id:016x}-01"] == spanned.stack.backend.parents[-1:]
-
-
-async def test_an_unsampled_trace_is_passed_on_and_not_exported(spanned: Spanned) -> None:
-    """Triton gets the flag 00 and the caller's trace id."""
+    spanned.kept.spans.clear()
     await spanned.post({"text": "good"}, traceparent=CALLER[:-1] + "0")
-    assert [] == spanned.kept.spans
     carried = spanned.stack.backend.parents[-1]
-    assert (CALLER[3:35], "00") == (carried[3:35], carried[-2:])
-
-
-async def test_sampler_of_the_environment_decides(make_stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OTEL_TRACES_SAMPLER=parentbased_always_off records only traces that the caller records."""
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    made = Spanned(make_stack())
-    async with made.gateway.running(), made.client:
-        made.stack.deploy("e")
-        await made.stack.served("e")
-        await made.post({"text": "good"})
-        assert [] == made.kept.spans
-        await made.post({"text": "good"}, traceparent=CALLER)
-        assert "POST e" in made.kept.named()
+    assert ([], CALLER[3:35], "00") == (spanned.kept.spans, carried[3:35], carried[-2:])
 
 
 async def test_failure_is_on_the_stage_that_failed(spanned: Spanned) -> None:
@@ -123,24 +108,26 @@ async def test_failure_is_on_the_stage_that_failed(spanned: Spanned) -> None:
     assert "model_failed" == (found["POST e"].attributes or {})["error.type"]
 
 
-async def test_a_client_error_has_no_error_status(spanned: Spanned) -> None:
-    """By OpenTelemetry's conventions a 4xx is not the server's error. An attribute has its kind."""
-    for path, body, kind in (("e", {"text": ""}, "input_refused"), ("nowhere", {}, "endpoint_not_found")):
-        spanned.kept.spans.clear()
-        await spanned.post(body, path)
-        (span,) = spanned.kept.spans
-        assert (StatusCode.UNSET, kind) == (span.status.status_code, (span.attributes or {})["error.type"])
-    for error, code in (
-        (InputRefused("text is empty"), StatusCode.UNSET), (ClientGone("it left"), StatusCode.UNSET),
-        (ModelFailed("boom"), StatusCode.ERROR),
-    ):  # fmt: skip
-        spanned.kept.spans.clear()
-        call = InternalCall("e", {})
-        call.question = Mock(side_effect=error)  # type: ignore[method-assign]
-        with pytest.raises(type(error)):  # without an HTTP status, as over gRPC, its kind decides
-            await spanned.gateway.plane.answer_to(InternalAsk(call))
-        (span,) = spanned.kept.spans
-        assert (code, 0) == (span.status.status_code, (span.attributes or {})["http.response.status_code"])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(InputRefused("text is empty"), StatusCode.UNSET), (ClientGone("it left"), StatusCode.UNSET),
+     (ModelFailed("boom"), StatusCode.ERROR)],
+    ids=lambda value: value.name if isinstance(value, StatusCode) else value.kind,
+)  # fmt: skip
+async def test_a_client_error_has_no_error_status(spanned: Spanned, error: GatewayError, code: StatusCode) -> None:
+    """By OpenTelemetry's conventions a 4xx is not the server's error. Without an HTTP status, its kind decides."""
+    call = InternalCall("e", {})
+    call.question = Mock(side_effect=error)  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        await spanned.gateway.plane.answer_to(InternalAsk(call))
+    (span,) = spanned.kept.spans
+    attributes = span.attributes or {}
+    assert (code, 0, error.kind) == (
+        span.status.status_code, attributes["http.response.status_code"], attributes["error.type"],
+    )  # fmt: skip
+    spanned.kept.spans.clear()
+    assert 404 == (await spanned.post({}, "nowhere")).status_code
+    assert [StatusCode.UNSET] == [span.status.status_code for span in spanned.kept.spans]
 
 
 async def test_hooks_request_to_another_endpoint_is_a_part_of_its_trace(spanned: Spanned) -> None:
@@ -160,25 +147,21 @@ class Preprocess:
     assert inner.parent.span_id in {s.context.span_id for s in outers if s.name == "infer"}
 
 
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http/protobuf"),
+        ({}, ""), ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""), (ENDPOINT, "http/protobuf"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317/"}, "grpc"),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, "http/protobuf"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, ""),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, ""),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, ""), ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, ""),
     ],
-)
+)  # fmt: skip
 def test_standard_variables_switch_spans_on(environ: dict[str, str], expected: str) -> None:
-    """An OTLP endpoint does. The standard's variables can switch them off again."""
+    """An OTLP endpoint does. The standard's variables can switch them off again. Other protocols are refused."""
     assert expected == trace_protocol(environ)
-
-
-def test_protocol_without_an_exporter_is_refused_by_name() -> None:
-    """With the supported ones."""
     with pytest.raises(ValueError, match="grpc or http/protobuf"):
-        trace_protocol({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+        trace_protocol({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
