@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -94,36 +95,38 @@ def test_a_model_is_downloaded_once_and_again_if_its_copy_is_damaged(world: Worl
     assert {"m.onnx": b"abcdef"} == files(held.model(record))
 
 
-def test_what_cannot_be_used_is_refused_and_leaves_nothing(world: World) -> None:
-    """Code that changed after its upload, and a model whose upload failed, which is not even fetched."""
-    (world.folder / "code.py").write_text("x = 1")
-    code = ArtifactRef("k", (world.folder / "code.py").as_uri(), "0" * 64, is_archive=False)
-    with pytest.raises(ArtifactCorrupt, match="recorded hash"):
-        world.open().artifact(code)
-    downloads = len(world.registry.downloads)
-    with pytest.raises(SpecFault, match="upload did not finish"):
-        world.open().model(ModelRecord("m", "n", "http://files/failed_uploading", ""))
-    assert ([], downloads) == (world.left(), len(world.registry.downloads))
+def full(_uri: str, _folder: Path) -> Path:
+    """Download to a disk without space."""
+    raise OSError(28, "No space left on device")
 
 
 def test_a_failed_download_leaves_nothing_and_can_be_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry is away, or the disk is full. What is on disk is used meanwhile, also by the next program."""
-    record, download = world.put(b"abc"), world.registry.download
-
-    def full(_uri: str, _folder: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    held = world.open("x")
-    for failing, reason in ((full, "No space left on device"), (download, "is down")):
-        monkeypatch.setattr(world.registry, "download", failing)
-        world.registry.is_up = failing is full
-        with pytest.raises(RegistryUnavailable, match=reason):
-            held.model(record)
-        assert [] == world.left("x")
+    """The registry is away, the disk is full, code changed after its upload, an upload is broken or failed. What is on
+    disk is used meanwhile, also by the next program.
+    """
+    record, download, held = world.put({"says.txt": b"right"}, "m.zip"), world.registry.download, world.open()
+    whole = (world.folder / "m.zip").read_bytes()
+    (world.folder / "code.py").write_text("x = 1")
+    code = ArtifactRef("k", (world.folder / "code.py").as_uri(), "0" * 64, is_archive=False)
+    unfinished = ModelRecord("m", "n", "http://files/failed_uploading", "")
+    for content, fetch, error, reason in (
+        (whole, lambda: held.artifact(code), ArtifactCorrupt, "recorded hash"),
+        (whole, lambda: held.model(unfinished), SpecFault, "upload did not finish"),
+        (b"broken", lambda: held.model(record), ArtifactCorrupt, "not a zip"),
+        (whole, lambda: held.model(record), RegistryUnavailable, "No space left on device"),
+        (whole, lambda: held.model(record), RegistryUnavailable, "is down"),
+    ):
+        monkeypatch.setattr(world.registry, "download", full if "space" in reason else download)
+        world.registry.is_up = reason != "is down"
+        (world.folder / "m.zip").write_bytes(content)
+        with pytest.raises(error, match=reason):
+            fetch()
+        assert ([], {}) == (world.left(), held.hashes(record))
     world.registry.is_up = True
     folder = held.model(record)
+    assert ({"says.txt": b"right"}, {"sha256", "parts"}) == (files(folder), held.hashes(record).keys())
     world.registry.is_up = False
-    again = ArtifactCache(world.folder / "x", world.registry)
+    again = ArtifactCache(world.folder / "cache", world.registry)
     assert folder == again.model(record) == again.without_weights(record)
 
 
@@ -146,17 +149,15 @@ def test_a_gateway_fetches_everything_but_the_weights(
     assert folder == ArtifactCache(world.folder / "cache", world.registry).without_weights(record)
 
 
-@pytest.mark.parametrize("because", ["it is there", "no parts", "its hash is stated"])
-def test_the_whole_model_is_used_instead(world: World, because: str) -> None:
-    """If it is on this disk, if its store gives no parts, or if a hash of the whole has to be checked."""
+def test_the_whole_model_is_used_instead(world: World) -> None:
+    """If a hash of the whole has to be checked, if its store gives no parts, or if it is on this disk."""
     record = world.put(BUNDLE, "m.zip")
-    if because == "it is there":
-        assert world.open().model(record) == world.open().without_weights(record)
-        return
-    world.registry.gives_parts = because != "no parts"
-    if because == "its hash is stated":
-        record = replace(record, sha256=hashlib.sha256((world.folder / "m.zip").read_bytes()).hexdigest())
-    assert files(world.open().without_weights(record)) == BUNDLE
+    stated = replace(record, sha256=hashlib.sha256((world.folder / "m.zip").read_bytes()).hexdigest())
+    assert BUNDLE == files(world.open("stated").without_weights(stated))
+    world.registry.gives_parts = False
+    assert BUNDLE == files(world.open("no parts").without_weights(record))
+    world.registry.gives_parts = True
+    assert world.open("here").model(record) == world.open("here").without_weights(record)
 
 
 CHANGED = {
@@ -191,42 +192,27 @@ def test_a_copy_from_before_the_content_was_recorded_is_fetched_again(world: Wor
     assert {"other.onnx": b"third"} == files(late.model(world.put(b"third", "other.onnx")))
 
 
-def test_a_broken_upload_has_no_hash(world: World) -> None:
-    """So it is never reported; the upload that repairs it is served."""
-    record = world.put({"says.txt": b"right"}, "m.zip")
-    whole = (world.folder / "m.zip").read_bytes()
-    held = world.open()
-    (world.folder / "m.zip").write_bytes(b"broken")
-    with pytest.raises(ArtifactCorrupt):
-        held.model(record)
-    assert {} == held.hashes(record)
-    (world.folder / "m.zip").write_bytes(whole)
-    assert {"says.txt": b"right"} == files(held.model(record))
-    assert {"sha256", "parts"} == held.hashes(record).keys()
-
-
+@pytest.mark.parametrize("at", [0, 1])
 def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """At any request of the download."""
-    record, whole = world.put(BUNDLE, "m.zip"), world.registry.parts
-    for cut in range(2):
-        asked = iter(range(100))
+    record, whole, asked = world.put(BUNDLE, "m.zip"), world.registry.parts, iter(range(100))
 
-        def broken(uri: str, at: int = cut, asked: Iterator[int] = asked) -> Parts | None:
-            found = whole(uri)
-            assert found is not None
+    def broken(uri: str) -> Parts | None:
+        found = whole(uri)
+        assert found is not None
 
-            def read(start: int, count: int) -> Iterator[bytes]:
-                for chunk in found.read(start, count):
-                    yield chunk[: len(chunk) // 2] if next(asked) == at else chunk
+        def read(start: int, count: int) -> Iterator[bytes]:
+            for chunk in found.read(start, count):
+                yield chunk[: len(chunk) // 2] if next(asked) == at else chunk
 
-            return Parts(found.size, read)
+        return Parts(found.size, read)
 
-        monkeypatch.setattr(world.registry, "parts", broken)
-        with pytest.raises(RegistryUnavailable, match="stopped after"):
-            world.open().without_weights(record)
-        assert [] == world.left()
+    monkeypatch.setattr(world.registry, "parts", broken)
+    with pytest.raises(RegistryUnavailable, match="stopped after"):
+        world.open().without_weights(record)
+    assert [] == world.left()
     monkeypatch.setattr(world.registry, "parts", whole)
     assert SMALL == files(world.open().without_weights(record))
 
@@ -248,45 +234,26 @@ def test_damaged_zips_are_refused_or_read_in_full(
     assert world.registry.fetched <= 10 * len(raw)
 
 
-@pytest.fixture
-def aged(world: World) -> dict[str, ModelRecord]:
-    """Three models in a cache, of which two were not used for an hour."""
-    ages = {"old": cache.UNTOUCHED_S, "needed": 1e7, "recent": cache.UNTOUCHED_S - 60}
-    found = {name: world.put(bytes(1000), f"{name}.onnx", name) for name in ages}
-    for name, record in found.items():
-        used = time.time() - ages[name]
-        os.utime(world.open().model(record).with_name("manifest.json"), (used, used))
-    return found
-
-
-def there(world: World) -> set[str]:
-    """Return the models whose files exist."""
-    return {path.stem for path in (world.folder / "cache").glob("models/*/files/*.onnx")}
-
-
 @pytest.mark.parametrize("can_mark", [True, False])
 def test_what_is_not_needed_is_deleted_an_hour_after_its_last_use(
-    world: World, aged: dict[str, ModelRecord], monkeypatch: pytest.MonkeyPatch, can_mark: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, can_mark: bool
 ) -> None:
-    """What is needed stays, however old, also where its use cannot be marked; else for the next start, too."""
-
-    def fails(*_: object, **__: object) -> None:
-        raise PermissionError
-
+    """What is needed stays, however old, also where its use cannot be marked; else for the next start, too. Any use
+    counts, of another program and without the weights as well.
+    """
+    ages = {"old": cache.UNTOUCHED_S, "needed": 1e7, "recent": cache.UNTOUCHED_S - 60, "used": 1e7, "read": 1e7}
+    records = {name: world.put(bytes(1000), f"{name}.onnx", name) for name in ages}
+    for name, record in records.items():
+        used = time.time() - ages[name]
+        os.utime(world.open().model(record).with_name("manifest.json"), (used, used))
+    world.open().model(records["used"])
+    world.open().without_weights(records["read"])
     if not can_mark:
-        monkeypatch.setattr(os, "utime", fails)
-    world.open().keep([aged["needed"]])
-    assert {"needed", "recent"} == there(world)
-    world.open().keep([])
-    assert {"recent", *["needed"] * can_mark} == there(world)
-
-
-def test_a_use_counts(world: World, aged: dict[str, ModelRecord]) -> None:
-    """Also of another program on the same cache, and also of what is needed without its weights."""
-    world.open().model(aged["old"])
-    world.open().without_weights(aged["needed"])
-    world.open().keep([])
-    assert {"old", "needed", "recent"} == there(world)
+        monkeypatch.setattr(os, "utime", Mock(side_effect=PermissionError))
+    for needed, left in (("needed", {"needed"}), ("", {*["needed"] * can_mark})):
+        world.open().keep([records[needed]] if needed else [])
+        there = {path.stem for path in (world.folder / "cache").glob("models/*/files/*.onnx")}
+        assert {"recent", "used", "read", *left} == there
 
 
 def test_partial_entries_are_deleted_after_a_day(world: World) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from clearml.storage.helper import StorageHelper
@@ -20,48 +21,35 @@ from tests.waiting import until
 ADDRESS = "s3://models/bundles/model.zip"
 
 
-class Helper:
-    """The SDK's: it logs why it failed and returns nothing, or raises, or writes a file."""
-
-    def __init__(self, found: bytes | Exception | None) -> None:
-        self._found = found
-
-    def download_to_file(self, _address: str, path: str, **_: Any) -> str | None:
-        """See the SDK."""
-        if isinstance(self._found, Exception):
-            raise self._found
-        if self._found is None:
-            return None
-        Path(path).write_bytes(self._found)
-        return path
-
-
 @pytest.fixture
 def store() -> Files:
     """Files that need no session: of clouds and of this disk."""
     return Files(cast("Any", None), {"old://": "s3://"})
 
 
-@pytest.mark.parametrize("found", [None, Helper(None), Helper(RuntimeError("no such key"))])
-def test_a_cloud_that_gives_nothing_is_asked_again(
-    store: Files, found: Helper | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SDK's log has the reason; people are told where, which keys are used, and which library."""
-    monkeypatch.setattr(StorageHelper, "get", lambda _: found)
-    with pytest.raises(RegistryUnavailable, match=ADDRESS) as failure:
-        store.download(ADDRESS, tmp_path)
-    assert all(part in failure.value.hint for part in ("log", "clearml.conf", "EXTRAS=s3"))
-
-
 def test_a_file_in_a_cloud_is_fetched_whole_by_the_sdk(
     store: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the address that it has here, under its own name; it cannot be read in parts."""
-    asked: list[str] = []
-    monkeypatch.setattr(StorageHelper, "get", lambda address: asked.append(address) or Helper(b"zip"))
+    """From the address that it has here, under its own name, not in parts. Where that fails, people are told where the
+    reason is, which keys are used, and which library.
+    """
+    helper = Mock()
+    helper.download_to_file.side_effect = lambda _address, path, **_: Path(path).write_bytes(b"zip")
+    get = Mock(return_value=helper)
+    monkeypatch.setattr(StorageHelper, "get", get)
     found = store.download("old://models/bundles/model.zip", tmp_path)
-    assert ([ADDRESS], tmp_path / "model.zip", b"zip") == (asked, found, found.read_bytes())
+    assert (tmp_path / "model.zip", b"zip") == (found, found.read_bytes())
+    get.assert_called_once_with(ADDRESS)
     assert store.parts(ADDRESS) is None
+    refusing, failing = (
+        Mock(**{"download_to_file.return_value": None}),
+        Mock(**{"download_to_file.side_effect": OSError}),
+    )
+    for answer in (None, refusing, failing):
+        get.return_value = answer
+        with pytest.raises(RegistryUnavailable, match=ADDRESS) as failure:
+            store.download(ADDRESS, tmp_path)
+        assert all(part in failure.value.hint for part in ("log", "clearml.conf", "EXTRAS=s3"))
 
 
 def test_an_address_of_an_unknown_store_is_refused_with_the_known_ones(store: Files, tmp_path: Path) -> None:

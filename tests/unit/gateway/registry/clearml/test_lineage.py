@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,24 +50,23 @@ TASKS = {
 }  # fmt: skip
 
 
-def test_lineage_lists_all_sources_with_links() -> None:
-    """Task, code, parameters, pipeline, data sets with their versions."""
+def test_lineage_lists_all_sources_with_links_and_without_secrets() -> None:
+    """Task, code, parameters, pipeline, data sets with their versions. Hidden are logins in repository addresses, and
+    parameters with secret names; `max_tokens` is not one.
+    """
     found = lineage_of(Source(TASKS), "m")
+    task, parent = found["task"], found["parent"]
     assert "http://web/p/model/m" == found["model"]["link"]
-    assert ("train", "http://web/p/task/train") == (found["task"]["id"], found["task"]["link"])
-    assert ("abc123", True) == (found["task"]["code"]["commit"], found["task"]["code"]["has_uncommitted_changes"])
-    assert ("pipe", "controller") == (found["parent"]["id"], found["parent"]["type"])
-    assert [("train", "reviews", "1.2.0")] == [(d["as"], d["name"], d["version"]) for d in found["datasets"]]
-    assert [] == found["notes"]
-
-
-def test_secrets_are_hidden() -> None:
-    """Logins in repository addresses, and parameters with secret names. `max_tokens` is not one."""
-    task = lineage_of(Source(TASKS), "m")["task"]
-    assert "https://git.example/repo.git" == task["code"]["repository"]
+    assert ("train", "http://web/p/task/train") == (task["id"], task["link"])
+    assert ("https://git.example/repo.git", "abc123", True) == tuple(
+        task["code"][name] for name in ("repository", "commit", "has_uncommitted_changes")
+    )
     assert {"Args/lr": "0.1", "Args/api_key": "(hidden)", "Args/max_tokens": "5", "Datasets/train": DATA} == task[
         "hyperparameters"
     ]
+    assert ("pipe", "controller") == (parent["id"], parent["type"])
+    assert [("train", "reviews", "1.2.0")] == [(d["as"], d["name"], d["version"]) for d in found["datasets"]]
+    assert [] == found["notes"]
 
 
 def test_unreadable_sources_are_reported() -> None:
@@ -83,14 +83,6 @@ def test_unreadable_sources_are_reported() -> None:
 
 def test_a_web_application_whose_address_cannot_be_told_is_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK knows it from some forms of the API's address only, or from CLEARML_WEB_HOST."""
-
-    class Session:
-        def get_app_server_host(self) -> str:
-            raise ValueError("Could not detect ClearML web application server")
-
-        def check_min_api_server_version(self, _version: str) -> bool:
-            return True
-
     registry = ClearMLRegistry("t")
-    monkeypatch.setattr(registry, "_session", Session())
+    monkeypatch.setattr(registry, "_session", Mock(**{"get_app_server_host.side_effect": ValueError("not detected")}))
     assert "" == registry.link("model", "p", "m")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from clearml import StorageManager
@@ -15,19 +14,6 @@ from gateway.registry.clearml import upload
 from gateway.registry.port import Upload
 
 TASK = {"id": "t", "output": {"destination": "s3://of-the-task/"}}
-
-
-class Api:
-    """A server that has nothing, and notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.session = SimpleNamespace(get_files_server_host=lambda: "http://files")
-        self.asked: list[str] = []
-
-    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer."""
-        self.asked.append(f"{service}.{action}")
-        return {"models": [], "projects": [], "id": "new"}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +34,10 @@ def test_what_does_not_arrive_is_no_model(
 
     monkeypatch.setattr(StorageManager, "upload_file", fail)
     monkeypatch.setenv("CLEARML_DEFAULT_OUTPUT_URI", chosen)
-    api: Any = Api()
+    api = Mock(**{"call.return_value": {"models": []}, "session.get_files_server_host.return_value": "http://files"})
     wanted = Upload(tmp_path / "folder", "a/b", "name", "ONNX", scratch=tmp_path)
     with pytest.raises(RegistryUnavailable, match=f"name cannot be uploaded to {where}: the disk is full") as error:
         upload.register(wanted, serving, api)
     assert "room" in error.value.hint
     assert [f"{where}/a/b/models/"] == [place[: place.index("name-")] for place in sent]
-    assert ["models.get_all"] == api.asked
+    assert [("models", "get_all")] == [call.args[:2] for call in api.call.call_args_list]
