@@ -13,75 +13,55 @@ from gateway.spec import decode
 from tests.fakes import FakeRegistry
 
 
-def first(endpoint: str, url: str) -> Record:
-    """Return a record as the controller writes it."""
-    return Record(default_version.KIND, *default_version.record("first", endpoint, Default(url, 1.0)))
+def record(kind: Any, url: str) -> Record:
+    """Return a record as the controller (``first``) or a person (``chosen``) writes it."""
+    return Record(default_version.KIND, *default_version.record(kind, url.partition("/")[0], Default(url, 1.0, "ann")))
 
 
-def chosen(endpoint: str, url: str) -> Record:
-    """Return a choice as a person makes it."""
-    return Record(default_version.KIND, *default_version.record("chosen", endpoint, Default(url, 5.0, "ann", "why")))
-
-
-@pytest.fixture
-def registry() -> FakeRegistry:
-    """Two versions of ``faq``."""
-    registry = FakeRegistry()
-    for version in "12":
-        registry.add_endpoint("faq", f"m{version}", version=version)
-    return registry
-
-
-def defaults(registry: FakeRegistry) -> dict[str, str]:
-    """Return the versions that bare names call."""
-    return dict(decode(registry.task()).defaults)
-
-
-def test_a_choice_counts_before_the_first_version(registry: FakeRegistry) -> None:
-    """For every reader, in any order of writing; without a record there is none."""
-    assert {} == defaults(registry)
-    registry.ledger.write([chosen("other", "other/1"), first("faq", "faq/1")])
-    assert {"faq": "faq/1"} == defaults(registry)
-    before = decode(registry.task()).revision
-    registry.ledger.write([chosen("faq", "faq/2")])
-    assert {"faq": "faq/2"} == defaults(registry)
-    registry.ledger.write([first("faq", "faq/1")])
-    assert {"faq": "faq/2"} == defaults(registry)
-    assert before != decode(registry.task()).revision
-
-
-def test_a_removed_default_stays_the_default(registry: FakeRegistry) -> None:
-    """Otherwise the other version would suddenly get all traffic."""
-    registry.ledger.write([first("faq", "faq/1")])
-    del registry.endpoints["faq/1"]
-    assert {"faq": "faq/1"} == defaults(registry)
-
-
-@pytest.mark.parametrize("rule", ["good", "broken"])
-def test_a_canary_or_endpoint_of_the_bare_name_overrides_the_default(registry: FakeRegistry, rule: str) -> None:
-    """Also with invalid weights or an unloaded model, because it is configured."""
-    registry.ledger.write([first("faq", "faq/1"), first("other", "other/1")])
-    registry.add_endpoint("other", "m3", version="1")
-    registry.add_endpoint("other", "m4")
-    registry.canary["faq"] = {
-        "endpoint": "faq", "weights": [1.0] if rule == "good" else ["many"], "load_endpoints": ["faq/2"],
-    }  # fmt: skip
-    assert {} == defaults(registry)
-
-
-@pytest.mark.parametrize("section", ["metric_logging", "model_monitoring"])
-def test_a_fault_of_something_else_with_the_name_leaves_the_default(registry: FakeRegistry, section: str) -> None:
-    """Metrics or a rule that cannot be read: the versions are served, so the name is."""
-    registry.ledger.write([first("faq", "faq/1")])
-    registry.sections[section] = '{"faq": {"metrics": "none", "max_versions": "many"}}'
-    assert [True] == [fault.subject.endswith(" faq") for fault in decode(registry.task()).faults]
-    assert {"faq": "faq/1"} == defaults(registry)
+FIRST, CHOSEN = record("first", "faq/1"), record("chosen", "faq/2")
+UNREADABLE: list[dict[str, Any]] = [
+    {}, {"endpoint": "faq"}, {"record": "first", "endpoint": "faq", "url": "faq/1", "at": "x"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"endpoint": "faq"}, {"record": "first", "endpoint": "faq", "url": "faq/1", "at": "x"}]
-)
-def test_unreadable_records_are_ignored(registry: FakeRegistry, value: dict[str, Any]) -> None:
-    """An editor of ClearML can write anything."""
-    registry.ledger.write([Record(default_version.KIND, "faq", value), first("faq", "faq/2")])
-    assert {"faq": "faq/2"} == defaults(registry)
+    ("records", "default"),
+    [
+        ([], {}), ([FIRST], {"faq": "faq/1"}), ([record("chosen", "other/1"), FIRST], {"faq": "faq/1"}),
+        ([FIRST, CHOSEN], {"faq": "faq/2"}), ([CHOSEN, FIRST], {"faq": "faq/2"}),
+        # Removed, it stays the default: otherwise the other version would suddenly get all traffic.
+        ([record("first", "faq/9")], {"faq": "faq/9"}),
+        *(([Record(default_version.KIND, "faq", value), FIRST], {"faq": "faq/1"}) for value in UNREADABLE),
+    ],
+)  # fmt: skip
+def test_a_choice_counts_before_the_first_version(records: list[Record], default: dict[str, str]) -> None:
+    """For every reader, in any order of writing; a change is a new revision. What cannot be read is left out."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("faq", f"m{version}", version=version)
+    before = decode(registry.task())
+    registry.ledger.write(records)
+    after = decode(registry.task())
+    assert default == after.defaults
+    assert (before.revision == after.revision) == (default == {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "section", "text", "default"),
+    [
+        ("faq", "canary", '{"faq": {"endpoint": "faq", "weights": [1.0], "load_endpoints": ["faq/2"]}}', {}),
+        ("faq", "canary", '{"faq": {"endpoint": "faq", "weights": ["many"], "load_endpoints": ["faq/2"]}}', {}),
+        ("other", "canary", "{}", {"faq": "faq/1"}), ("bare", "canary", "{}", {}),
+        ("faq", "metric_logging", '{"faq": {"metrics": "none"}}', {"faq": "faq/1"}),
+        ("faq", "model_monitoring", '{"faq": {"max_versions": "many"}}', {"faq": "faq/1"}),
+    ],
+)  # fmt: skip
+def test_a_canary_or_endpoint_of_the_bare_name_overrides_the_default(
+    endpoint: str, section: str, text: str, default: dict[str, str]
+) -> None:
+    """Also with invalid weights, because it is configured. Metrics or a rule that cannot be read leave the default."""
+    registry = FakeRegistry()
+    registry.add_endpoint("faq", "m1", version="" if endpoint == "bare" else "1")
+    registry.ledger.write([FIRST])
+    registry.sections[section] = text
+    assert default == decode(registry.task()).defaults

@@ -12,16 +12,15 @@ import pytest
 from gateway.__main__ import main, run
 from gateway.settings import Settings
 
+JWT = {"jwt_issuer": "https://i", "jwt_audience": "g"}
+
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        (
-            {"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/none"},
-            "cannot be read from FOLDER/none",
-        ),
-        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/bad"}, "read from FOLDER/bad"),
-        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "file:///bad"}, "TRITON_GATEWAY_JWT_KEYS"),
+        ({**JWT, "jwt_keys": "FOLDER/none"}, "cannot be read from FOLDER/none"),
+        ({**JWT, "jwt_keys": "FOLDER/bad"}, "read from FOLDER/bad"),
+        ({**JWT, "jwt_keys": "file:///bad"}, "TRITON_GATEWAY_JWT_KEYS"),
         ({"jwt_issuer": "login.example", "jwt_audience": "g"}, "TRITON_GATEWAY_JWT_ISSUER"),
         ({"jwt_audience": "g"}, "TRITON_GATEWAY_JWT_AUDIENCE does nothing without TRITON_GATEWAY_JWT_ISSUER"),
         ({"jwt_claims": "tenant=org"}, "TRITON_GATEWAY_JWT_CLAIMS does nothing"),
@@ -87,26 +86,15 @@ def test_a_port_in_use_is_one_line_with_a_hint(
 def test_an_invalid_value_is_one_line_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing error in the environment."""
-    monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
-    assert 2 == main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "TRITON_GATEWAY_PORT" in line
-    assert "65535" in line
-    monkeypatch.delenv("TRITON_GATEWAY_PORT")
-    monkeypatch.setenv("TRITON_GATEWAY_REPLICAS", "-1")
-    assert 2 == main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: TRITON_GATEWAY_REPLICAS: ")
-
-
-def test_a_collector_without_the_extra_is_one_line_with_the_install_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything listens, because spans could not be sent."""
+    """A typing error in the environment, or a collector without the extra that sends spans."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("TRITON_GATEWAY_PORT", "0")
-    assert 2 == main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert 'pip install ".[otel]"' in line
+    for variable, value, said in (
+        ("TRITON_GATEWAY_PORT", "99999", "65535"), ("TRITON_GATEWAY_REPLICAS", "-1", "TRITON_GATEWAY_REPLICAS: "),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9", 'pip install ".[otel]"'),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setenv("TRITON_GATEWAY_PORT", "0")
+            patch.setenv(variable, value)
+            assert 2 == main()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
