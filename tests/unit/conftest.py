@@ -40,7 +40,7 @@ OUTSIDE: Final = (
     "gateway/handlers/test_text.py", "gateway/hooks/test_answers.py", "gateway/hooks/test_engines.py",
 "gateway/hooks/test_hooks.py", "gateway/hooks/test_json_form.py",
     "gateway/hooks/test_on_demand.py", "gateway/hooks/test_processes.py", "gateway/http/test_access.py",
-    "gateway/http/test_certificates_of_callers.py", "gateway/http/test_forms.py",
+    "gateway/http/test_certificates.py", "gateway/http/test_forms.py",
     "gateway/http/test_leaving.py", "gateway/http/test_lifetimes.py", "gateway/http/test_limits.py",
     "gateway/http/test_local_names.py", "gateway/http/test_protocol.py",
     "gateway/http/test_quotas_of_tenants.py", "gateway/http/test_resting.py", "gateway/http/test_bodies.py",

@@ -1,4 +1,4 @@
-"""The gRPC edge over a gateway of fakes: codes, deadlines, trailers, TLS. Other tests cover the content of requests."""
+"""The gRPC edge over a gateway of fakes: codes, deadlines, trailers. Other tests cover the content of requests."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import trustme
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import ModelFailed
-from gateway.grpc.server import RpcServer, Tls
+from gateway.grpc.server import RpcServer
 from tests.waiting import LIMIT_S
 
 
@@ -152,38 +150,6 @@ async def test_failures_have_their_codes(stack: Any, caller: Caller) -> None:
     assert not await is_ready()
     assert ("UNAVAILABLE", "draining") == await refusal()
     stack.gateway.health.is_draining = False
-
-
-async def test_mutual_tls_and_renewal_of_certificates(served: Any, tmp_path: Path) -> None:
-    """As on the HTTP port. New connections use replaced files."""
-    old, new = trustme.CA(), trustme.CA()
-
-    def write(authority: trustme.CA) -> None:
-        made = authority.issue_cert("localhost")
-        made.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-        made.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-
-    write(old)
-    server = make_server(served)
-    tls = Tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), str(tmp_path / "ca.pem"))
-    port = await server.start("127.0.0.1", 0, tls)
-
-    async def ask(authority: trustme.CA, *, shows: bool = True) -> str:
-        mine = authority.issue_cert("caller")
-        shown = (mine.private_key_pem.bytes(), mine.cert_chain_pems[0].bytes()) if shows else (None, None)
-        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *shown)
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
-            answer = await Caller(channel).infer(texts("e", "good"))
-            return str(answer.model_name)
-
-    assert "e" == await ask(old)
-    with pytest.raises(grpc.aio.AioRpcError):
-        await ask(old, shows=False)
-    write(new)
-    assert "e" == await ask(new)
-    await server.stop(0)
 
 
 async def test_a_port_in_use_is_an_error() -> None:

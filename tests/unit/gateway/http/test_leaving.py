@@ -1,17 +1,9 @@
-"""Connections end with an answer, never with a request in transit; and the renewal of certificates."""
+"""Connections end with an answer, never with a request in transit."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
-import time
-from pathlib import Path
 
-import pytest
-import trustme
-
-from gateway.http.certificates import tls_context
 from tests.unit.gateway.http.serving import GOOD, Serve, Wire, post
 from tests.waiting import LIMIT_S
 
@@ -70,37 +62,3 @@ async def test_a_refused_request_whose_body_is_still_to_come_does_not_silence_it
         await port.stack.until(lambda: connection._current is None)
         assert (200, True) == await ask(wire)
         assert await wire.is_closed()
-
-
-def issue(authority: trustme.CA, folder: Path) -> tuple[Path, Path]:
-    """Write a certificate and its key."""
-    made = authority.issue_cert("gateway")
-    made.private_key_pem.write_to_path(str(folder / "key.pem"))
-    made.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
-    return folder / "cert.pem", folder / "key.pem"
-
-
-def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    """Return a client that trusts only this authority."""
-    return ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
-
-
-async def test_renewed_certificate_is_shown_to_new_connections(serve: Serve, tmp_path: Path) -> None:
-    """A certificate that does not match its key changes nothing."""
-    old, new = trustme.CA(), trustme.CA()
-    certificate, key = issue(old, tmp_path)
-    tls = tls_context(str(certificate), str(key))
-    async with serve(tls=tls) as port:
-        first = await port.connect(trusting(old))
-        assert (200, False) == await ask(first)
-        before = key.read_bytes()
-        issue(new, tmp_path)
-        after, _ = key.read_bytes(), key.write_bytes(before)
-        os.utime(certificate, (time.time() + 5, time.time() + 5))
-        assert (200, False) == await ask(await port.connect(trusting(old)))
-        key.write_bytes(after)
-        os.utime(key, (time.time() + 5, time.time() + 5))
-        assert (200, False) == await ask(await port.connect(trusting(new)))
-        assert (200, False) == await ask(first)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await port.connect(trusting(old))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any
 
 import pytest
 
 from gateway.http.connections import Connections
+from gateway.http.core import Connection
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome
-from tests.core_client import in_memory
+from tests.core_client import Ear, in_memory
 from tests.unit.gateway.http.http_readers import answers
 from tests.unit.gateway.http.serving import GOOD, Serve, post
+from tests.waiting import soon
 
 HOOK = """
 class Preprocess:
@@ -31,6 +32,14 @@ async def ok(exchange: Exchange) -> None:
     exchange.reply(200, [], b"")
 
 
+async def reads(exchange: Exchange) -> None:
+    """Answer every request when its body has come, but for ``/skip``."""
+    exchange.open()
+    if exchange.path != "/skip":
+        await exchange.read_body(1 << 20, lambda _size: None)
+    await ok(exchange)
+
+
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 CHUNKED = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
@@ -39,12 +48,7 @@ CHUNKED = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\
 async def heard(sent: bytes, cut: int) -> tuple[list[tuple[int, str]], bool]:
     """Send bytes in pieces over a connection in memory; return status and code of each answer, and whether it ended."""
 
-    async def answer(exchange: Exchange) -> None:
-        exchange.open()
-        await exchange.read_body(1 << 20, lambda _size: None)
-        await ok(exchange)
-
-    ear, connection = in_memory(answer, Connections(max_head_bytes=4096, max_headers=50))
+    ear, connection = in_memory(reads, Connections(max_head_bytes=4096, max_headers=50))
     for at in range(0, len(sent), cut):
         if not ear.is_closed:
             connection.data_received(sent[at : at + cut])
@@ -98,74 +102,30 @@ async def test_heads_below_the_limits_are_read() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("sent", "refused", "counted"),
+    ("sent", "answered", "counted"),
     [
-        (b"", b"", ["nothing_asked"]), (b"\r\n\r\n", b"", ["nothing_asked"]),
-        (b"POST /ser", b"408", ["head_timeout"]), (post()[:60], b"408", ["head_timeout"]), (post(), b"200", []),
+        ([b""], [], ["nothing_asked"]), ([b"\r\n\r\n"], [], ["nothing_asked"]),
+        ([b"POST /ser"], [b"408"], ["head_timeout"]), ([post(), post()[:60]], [b"200", b"408"], ["head_timeout"]),
+        ([bytes([byte]) for byte in post()[:6]], [b"408"], ["head_timeout"]),  # a new byte does not restart the time
+        ([post()[:-1]], [b"408"], ["body_timeout"]), ([post(path="/skip")[:-1]], [b"200"], ["body_timeout"]),
+        ([post()], [b"200"], []),
     ],
-    ids=["nothing", "lines", "address", "head", "idle"],
+    ids=["nothing", "lines", "address", "a second head", "slow", "body", "a body that nobody reads", "idle"],
 )  # fmt: skip
 async def test_connections_that_are_ended_are_counted_by_reason(
-    sent: bytes, refused: bytes, counted: list[str]
+    sent: list[bytes], answered: list[bytes], counted: list[str]
 ) -> None:
-    """Not those that end because they were idle. A partial head gets 408 first."""
+    """Not those that end because they were idle. A partial head or body gets 408 first."""
     found: list[str] = []
-    ear, connection = in_memory(ok, Connections(head_timeout=5, keep_alive=5, count=found.append))
-    connection.data_received(sent)
-    await asyncio.sleep(4.9)
+    ear, connection = in_memory(reads, Connections(head_timeout=5, keep_alive=5, body_timeout=5, count=found.append))
+    for part in sent:
+        connection.data_received(part)
+        await asyncio.sleep(4.8 / len(sent) if len(sent) > 2 else 0)
+    await asyncio.sleep(0 if len(sent) > 2 else 4.8)
     assert not ear.is_closed
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.3)
     assert (True, counted) == (ear.is_closed, found)
-    assert refused == ear.heard[9:12]
-
-
-async def ended_connections(stack: Any) -> dict[str, float]:
-    """Return the numbers of closed connections by reason."""
-    text = (await stack.client.get("/metrics")).text
-    found = re.findall(r'gateway_ended_connections_total\{reason="(\w+)"\} (\S+)', text)
-    return {reason: float(number) for reason, number in found}
-
-
-# --- time -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.looptime
-async def test_a_slow_head_times_out_like_a_stalled_one() -> None:
-    """A new byte does not restart the time. A second request has the same time as the first."""
-    ear, connection = in_memory(ok, Connections(head_timeout=5))
-    connection.data_received(post())
-    assert ear.heard.startswith(b"HTTP/1.1 200 ")
-    for byte in post()[:6]:
-        assert not ear.is_closed
-        connection.data_received(bytes([byte]))
-        await asyncio.sleep(0.9)
-    assert ear.is_closed
-    assert b"HTTP/1.1 408 " in ear.heard
-
-
-async def test_a_body_that_never_comes_ends_its_request_and_its_connection(serve: Serve) -> None:
-    """Also if the answer did not need the body, or no route reads it."""
-    head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
-    async with serve(request_timeout="4s") as served:
-
-        async def ends(line: bytes, expected: int) -> None:
-            wire = await served.connect()
-            assert expected == (await wire.ask(head % line))[0]
-            assert b"" == await wire.rest(), line
-
-        await asyncio.gather(ends(b"POST /serve/e", 408), ends(b"POST /serve/none", 404), ends(b"GET /v1/status", 200))
-
-
-async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:
-    """After a while, because its answers pile up."""
-    async with serve(keep_alive="200ms", request_timeout="400ms") as served:
-        wire = await served.connect()
-        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
-        connections = served.stack.gateway.connections.open
-        await served.stack.until(lambda: len(connections) == 1)
-        for _ in range(400):
-            wire.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
-        await served.stack.until(lambda: not connections)
+    assert answered == re.findall(rb"HTTP/1.1 (\d+)", ear.heard)
 
 
 @pytest.mark.looptime
@@ -180,44 +140,50 @@ async def test_idle_connections_end_after_keep_alive() -> None:
     assert ear.is_closed
 
 
+async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:
+    """After a while, because its answers pile up."""
+    async with serve(keep_alive="200ms", request_timeout="400ms") as served:
+        wire = await served.connect()
+        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        connections = served.stack.gateway.connections.open
+        await served.stack.until(lambda: len(connections) == 1)
+        for _ in range(400):
+            wire.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+        await served.stack.until(lambda: not connections)
+
+
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-async def test_at_the_limit_the_longest_idle_connection_is_closed(serve: Serve) -> None:
-    """Silent, half-sent and idle ones alike; they are counted. Connections with a request are answered."""
-    async with serve(max_connections=6) as served:
-        used = await served.connect()
-        assert 200 == (await used.ask(post()))[0]
-        silent = [await served.connect() for _ in range(5)]
-        for wire in silent[:2]:
-            wire.send(b"POST /serve/e")
-        await served.stack.until(lambda: len(served.stack.gateway.connections.open) == 6)
-        first = await served.connect()
-        assert 200 == (await first.ask(post()))[0]
-        assert b"" == await used.rest(), "idle for longest"
-        assert {"made_room": 2} == await ended_connections(served.stack), "the client that asks is another one"
-        for _ in range(20):
-            wire = await served.connect()
-            assert 200 == (await wire.ask(post()))[0]
-        for wire in silent:
-            assert b"" == await wire.rest()
+async def test_at_the_limit_the_longest_idle_connection_is_closed() -> None:
+    """Silent, half-sent and idle ones alike; they are counted. If all have a request, a new one gets 503."""
+    found: list[str] = []
+    wires: dict[Ear, Connection] = {}
+    never = Outcome[None]()
 
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/busy":
+            await never
+        await ok(exchange)
 
-async def test_if_all_connections_are_busy_a_new_one_gets_503(serve: Serve) -> None:
-    """With Retry-After. The busy ones are answered."""
-    async with serve(max_connections=3) as served:
-        served.stack.backend.hold = asyncio.Event()
-        busy = [await served.connect() for _ in range(3)]
-        for wire in busy:
-            wire.send(post())
-        await served.stack.until(lambda: served.stack.gateway.permits.in_flight == 3)
-        late = await served.connect()
-        status, headers, body = await late.answer()
-        assert (503, "close", "unavailable") == (status, headers["connection"], body["code"])
-        assert "retry-after" in headers
-        assert "3 connections" in body["error"]
-        served.stack.backend.hold.set()
-        assert [200] * 3 == [(await wire.answer())[0] for wire in busy]
+    limits = Connections(max_open=4, count=found.append)
+
+    def come(sent: bytes = post(path="/busy")) -> Ear:
+        ear, connection = in_memory(answer, limits)
+        connection.data_received(sent)
+        wires[ear] = connection
+        return ear
+
+    come()
+    for longest in (come(b""), come(b"POST /ser"), come(post())):
+        assert not longest.is_closed
+        come()
+        assert longest.is_closed
+        wires.pop(longest).connection_lost(None)
+    late = come()
+    assert (True, b"503", True) == (late.is_closed, late.heard[9:12], b"retry-after: " in late.heard)
+    assert [*["made_room"] * 3, "no_room"] == found
+    assert not any(ear.is_closed for ear in wires if ear is not late)
 
 
 async def test_a_body_that_its_request_does_not_read_yet_is_held_back() -> None:
@@ -243,15 +209,36 @@ async def test_a_body_that_its_request_does_not_read_yet_is_held_back() -> None:
     assert ear.heard.startswith(b"HTTP/1.1 200")
 
 
-async def test_pipelined_requests_are_bounded(serve: Serve) -> None:
-    """Of thousands of tiny requests in one read, the first are answered, then the connection is closed."""
-    async with serve() as served:
-        wire = await served.connect()
-        wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
-        statuses = re.findall(rb"HTTP/1.1 (\d+)", await wire.rest())
-        assert {b"200", b"429"} == set(statuses)
-        assert statuses.index(b"429") == len(statuses) - 1
-        assert len(statuses) < 200
+async def test_requests_that_are_sent_ahead_are_answered_in_turn_and_bounded() -> None:
+    """Then comes the refusal of what cannot be read, or of too many."""
+    assert ([(200, "")] * 2 + [MALFORMED], True) == await heard(post() + post() + b"this is no request\r\n\r\n", 1000)
+    ear, connection = in_memory(ok)
+    connection.data_received(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
+    await soon(lambda: ear.is_closed)
+    *answered, last = [one.status for one in answers(ear.heard)]
+    assert ({200}, 429, True) == (set(answered), last, 60 < len(answered) < 200)
+
+
+async def test_an_upgrade_offer_is_ignored() -> None:
+    """Java's client sends one with its first request. Further requests in the same read are served too."""
+    offer = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk")
+    sent = post(GOOD, "/serve/e", *offer) + post() + post(b"", "/serve/e", *offer) + post()
+    for cut in (len(sent), 100):
+        assert ([(200, "")] * 4, False) == await heard(sent, cut)
+
+
+async def test_a_client_that_waits_before_its_body_is_told_to_go_on_or_refused() -> None:
+    """If it is refused, its body may still come and must not be read as a request: the connection ends."""
+    for path, first, after in (
+        ("/", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+        ("/skip", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", b""),
+    ):
+        ear, connection = in_memory(reads)
+        sent = post(GOOD, path, "expect: 100-continue")
+        connection.data_received(sent[: -len(GOOD)])
+        assert first == ear.heard
+        connection.data_received(GOOD)
+        assert (first + after, path == "/skip") == (ear.heard, ear.is_closed)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -271,67 +258,6 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(serve: Serve) 
                     await wire._reader.readexactly(int(headers["content-length"]))
             assert found[0] == found[1]
             assert 200 == (await wire.ask(post()))[0]
-
-
-async def test_the_end_of_what_a_client_sends_means_that_it_has_left(serve: Serve) -> None:
-    """As in Go's server: what is answered by then has its answer, and a request in progress is given up."""
-    async with serve() as served:
-        stack = served.stack
-        stack.backend.hold = asyncio.Event()
-        wire = await served.connect()
-        assert 404 == (await wire.ask(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
-        wire.send(post())
-        await stack.until(lambda: stack.gateway.permits.in_flight == 1)
-        wire.half_close()
-        await stack.until(lambda: stack.gateway.permits.in_flight == 0)
-        assert b"" == await wire.rest()
-        for at in (10, 50, -3):  # half a head, half a body
-            wire = await served.connect()
-            wire.send(post()[:at])
-            wire.half_close()
-            assert b"" == await wire.rest()
-
-
-async def test_requests_before_an_unreadable_one_are_answered_first(serve: Serve) -> None:
-    """In order, then the refusal."""
-    async with serve() as served:
-        served.stack.backend.hold = asyncio.Event()
-        wire = await served.connect()
-        wire.send(post() + post() + b"this is no request\r\n\r\n")
-        await served.stack.until(lambda: served.stack.gateway.permits.in_flight)
-        served.stack.backend.hold.set()
-        found = [await wire.answer() for _ in range(3)]
-        assert [200, 200, 400] == [status for status, _, _ in found]
-        assert ("close", "malformed_request") == (found[2][1]["connection"], found[2][2]["code"])
-        assert b"" == await wire.rest()
-
-
-async def test_a_refused_request_with_expect_100_closes_the_connection(serve: Serve) -> None:
-    """Its body may still come and must not be read as a request."""
-    async with serve() as served:
-        wire = await served.connect()
-        status, headers, _ = await wire.ask(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
-        assert (404, "close") == (status, headers["connection"])
-        assert b"" == await wire.rest()
-        wire = await served.connect()
-        request = post(GOOD, "/serve/e", "expect: 100-continue")
-        wire.send(request[: -len(GOOD)])
-        assert 100 == (await wire.head())[0]
-        status, headers, _ = await wire.ask(GOOD)
-        assert (200, False) == (status, "connection" in headers)
-
-
-async def test_an_upgrade_offer_is_ignored(serve: Serve) -> None:
-    """Java's client sends one with its first request. Further requests in the same read are served too."""
-    async with serve() as served:
-        wire = await served.connect()
-        asking = post(
-            GOOD, "/serve/e", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"
-        )
-        wire.send(
-            asking + post() + b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" + post()
-        )
-        assert [200, 200, 200, 200] == [(await wire.answer())[0] for _ in range(4)]
 
 
 # --- headers that others set ------------------------------------------------------------------------------------------

@@ -66,26 +66,14 @@ def test_the_rest_is_as_long_as_the_retry_after() -> None:
     assert 8 < limits.retry_after() < 9
 
 
-async def test_a_connection_that_closes_during_its_rest_is_freed(serve: Serve) -> None:
-    """At the latest when its rest ends. Health is answered while the gateway is full."""
-    async with serve(max_in_flight=1) as port:
-        await busy(port)
-        wire = await port.connect()
-        assert 429 == (await wire.ask(post()))[0]
-        connections = port.stack.gateway.connections
-        wire.close()
-        await port.stack.until(lambda: (connections.resting, len(connections.open)) == (0, 1))
-        wire = await port.connect()
-        assert 200 == (await wire.ask(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
-
-
 async def test_resting_connections_are_answered_when_the_process_leaves(serve: Serve) -> None:
-    """They do not wait for the end of their rest, and are told to go elsewhere."""
+    """They do not wait for the end of their rest, and are told to go elsewhere. Health is answered while it is full."""
     async with serve(max_in_flight=1) as port:
         await busy(port)
         port.stack.gateway.permits.retry_after = lambda: 2 * LIMIT_S
-        wire = await port.connect()
+        wire, other = await port.connect(), await port.connect()
         assert 429 == (await wire.ask(post()))[0]
+        assert 200 == (await other.ask(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
         wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         port.stack.gateway.leave()
         status, headers, _ = await wire.answer()
