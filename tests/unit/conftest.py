@@ -27,7 +27,7 @@ OUTSIDE: Final = (
     "deploy/sync/model_folder/test_layout.py", "deploy/sync/model_folder/test_model_config.py",
     "deploy/sync/model_folder/test_onnx_signature.py", "deploy/sync/runtime/test_generate_model.py",
     "deploy/sync/test_formats.py", "deploy/sync/test_health.py",
-    "deploy/sync/test_imports.py", "deploy/sync/test_reconcile.py", "deploy/test_extras.py",
+    "deploy/sync/test_reconcile.py", "deploy/test_extras.py",
     "deploy/test_probe.py", "deploy/tools/test_clearml_serving.py", "deploy/tools/test_http_client.py",
     "deploy/tools/test_ports.py", "deploy/tools/test_process_logs.py",
     "deploy/tools/test_sections.py", "deploy/tritonserver/", "gateway/admin/",

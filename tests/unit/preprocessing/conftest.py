@@ -57,16 +57,3 @@ def make_folder(tmp_path: Path) -> MakeFolder:
 def classifier(make_folder: MakeFolder) -> Path:
     """A three-label classifier."""
     return make_folder(**CLASSIFIER)
-
-
-@pytest.fixture
-def encoder(make_folder: MakeFolder) -> Path:
-    """A sentence-transformers folder with mean pooling and normalisation."""
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-    ]
-    return make_folder(
-        {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, **ENCODER
-    )

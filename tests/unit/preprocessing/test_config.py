@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 
 from preprocessing.config import TaskConfig
-from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, UnsupportedTask
 from preprocessing.processor import TextProcessor
 
 from .conftest import CLASSIFIER, ENCODER, MakeFolder
@@ -29,10 +31,19 @@ def pooled(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
     return {"modules.json": [*POOLING_MODULES, *more], "p/config.json": config}
 
 
+NORMALIZED = pooled({}, {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"})
 IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
 SIGMOID = {"config_sentence_transformers.json": {
     "model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid",
 }}  # fmt: skip
+GENERATOR = {"architectures": ["GPT2LMHeadModel"], "n_positions": 64, "eos_token_id": 3}
+SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
+            "max_new_tokens": 9}  # fmt: skip
+WITHOUT_EFFECT = {
+    "_from_model_config": True, "bos_token_id": 1, "pad_token_id": 0, "max_length": 4096, "use_cache": False,
+    "cache_implementation": "hybrid", "transformers_version": "4.57.0", "length_penalty": 2.0,
+}  # fmt: skip
+MANY = tuple(f"L{i}" for i in range(50_000))
 SENTENCES_OF_8 = {"sentence_bert_config.json": {"max_seq_length": 8}}
 FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     # the task: by the suffix of the architecture's name; a folder of sentence-transformers may keep its base model's
@@ -54,6 +65,7 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     ({}, {**CLASSIFIER, "id2label": {str(i): f"L{i}" for i in reversed(range(12))}}, "labels",
      tuple(f"L{i}" for i in range(12))),
     ({}, {"architectures": ["BertForSequenceClassification"]}, "labels", ("LABEL_0", "LABEL_1")),
+    ({}, {**CLASSIFIER, "id2label": dict(enumerate(MANY))}, "labels", MANY),
     # as the pipeline: regression stays raw, one label or several at once get a sigmoid, others a softmax
     *(({}, {**CLASSIFIER, **config}, "activation", activation) for config, activation in (
         ({}, "softmax"), ({"problem_type": "single_label_classification"}, "softmax"),
@@ -69,6 +81,7 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     (pooled({}), ENCODER, "pooling", ("mean",)),
     ({}, ENCODER, "pooling", ("mean",)),
     ({}, ENCODER, "normalize", False),
+    (NORMALIZED, ENCODER, "normalize", True),
     # pooling here without the layer after it would give another model's vectors
     (pooled({}, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}), ENCODER, "pooling", ()),
     ({"tokenizer_config.json": {"pad_token_type_id": 3}}, ENCODER, "pad_type_id", 3),
@@ -85,6 +98,10 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
       for files, config, activation in (({}, IDENTITY, "none"), (SIGMOID, {}, "sigmoid"))
       for labels, *fact in (({"0": "LABEL_0"}, "task", "ranking"), ({"0": "LABEL_0"}, "activation", activation),
                             ({"0": "a", "1": "b"}, "task", "text-classification"))),
+    # what only makes generated texts faster, or is for beams, has no effect
+    *(({"generation_config.json": {**SAMPLING, **WITHOUT_EFFECT, "eos_token_id": [3, 4]}}, GENERATOR, *fact)
+      for fact in (("eos_ids", (3, 4)), ("generation", SAMPLING))),
+    ({}, {**GENERATOR, "temperature": 0.5}, "generation", {"temperature": 0.5}),
     # decoders pad on the left
     *(({"tokenizer_config.json": {f"{what}_side": "left"}}, ENCODER, f"{what}_side", "left")
       for what in ("padding", "truncation")),
@@ -100,7 +117,6 @@ def test_what_a_folder_says(
     assert expected == getattr(read(make_folder(files, **config)), field)
 
 
-GENERATOR = {"architectures": ["GPT2LMHeadModel"], "n_positions": 64, "eos_token_id": 3}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     # gaps, names as numbers, and duplicate names would give wrong answers
     *(({}, {**CLASSIFIER, "id2label": labels}, "id2label")
@@ -140,15 +156,14 @@ def test_a_folder_that_cannot_be_read_right_is_refused(
         read(folder)
 
 
-@pytest.mark.parametrize(
-    ("files", "stated", "pad"),
-    [
-        ({"tokenizer_config.json": {"pad_token": {"content": "b"}}}, 0, 5),
-        ({"special_tokens_map.json": {"pad_token": "b"}}, 0, 5),
-        ({"tokenizer_config.json": {"pad_token": "?"}}, 3, 3),
-        ({}, None, 0),
-    ],
-)
+PADS = [
+    ({"tokenizer_config.json": {"pad_token": {"content": "b"}}}, 0, 5),
+    ({"special_tokens_map.json": {"pad_token": "b"}}, 0, 5), ({"tokenizer_config.json": {"pad_token": "?"}}, 3, 3),
+    ({}, None, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "stated", "pad"), PADS)
 def test_pad_id_is_the_id_of_the_pad_token(
     make_folder: MakeFolder, files: dict[str, Any], stated: int | None, pad: int
 ) -> None:
@@ -175,11 +190,10 @@ def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dic
         read(folder, **options)
 
 
-def test_options_may_be_text(make_folder: MakeFolder, encoder: Path) -> None:
-    """A command line can pass only text. They override the files: this folder's module switches normalisation on."""
-    assert read(encoder).normalize
-    assert not read(encoder, normalize="false").normalize
-    assert "text-classification" == read(encoder, task="text-classification").task
+def test_options_may_be_text(make_folder: MakeFolder) -> None:
+    """A command line can pass only text. They override the files."""
+    encoder = read(make_folder(NORMALIZED, **ENCODER), normalize="false", task="text-classification")
+    assert (False, "text-classification") == (encoder.normalize, encoder.task)
     config = read(make_folder(**CLASSIFIER), max_length="7", long_texts="refuse", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)
 
@@ -213,16 +227,40 @@ def test_what_text_generation_does_not_do_is_refused_by_name(
         assert "text-generation" == read(folder(accepted)).task
 
 
-def test_sampling_parameters_and_end_tokens_are_read(make_folder: MakeFolder) -> None:
-    """What only makes texts faster, or is for beams, has no effect."""
-    usual = {
-        "_from_model_config": True, "bos_token_id": 1, "eos_token_id": [3, 4], "pad_token_id": 0, "max_length": 4096,
-        "cache_implementation": "hybrid", "use_cache": False, "transformers_version": "4.57.0", "length_penalty": 2.0,
-        "output_attentions": True, "do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20,
-        "repetition_penalty": 1.1, "max_new_tokens": 9,
-    }  # fmt: skip
-    config = read(make_folder({"generation_config.json": usual}, **GENERATOR))
-    assert (3, 4) == config.eos_ids
-    assert {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
-            "max_new_tokens": 9} == config.generation  # fmt: skip
-    assert {"temperature": 0.5} == read(make_folder(**GENERATOR, temperature=0.5)).generation
+# --- what a processor of a folder takes -------------------------------------------------------------------------------
+
+
+def test_the_backends_metadata_overrides_the_folder(classifier: Path) -> None:
+    """Names and types of inputs, and the outputs to request."""
+    processor = TextProcessor.from_folder(
+        classifier,
+        input_names=["attention_mask", "input_ids"],
+        input_dtypes={"input_ids": np.int32},
+        output_names=["hidden_states", "logits"],
+    )
+    tensors = processor.collate_rows(processor.prepare({"text": "good"}).rows)
+    assert [("attention_mask", np.int64), ("input_ids", np.int32)] == [(name, t.dtype) for name, t in tensors.items()]
+    assert ("logits",) == processor.output_names
+    assert "text-classification" == orjson.loads(orjson.dumps(processor.describe()))["task"], "a docs page shows it"
+
+
+@pytest.mark.parametrize("names", [["pixel_values"], ["input_ids", "bbox"], ["attention_mask"], []])
+def test_inputs_that_text_cannot_make_are_refused_at_load(classifier: Path, names: list[str]) -> None:
+    """Not by the first request."""
+    with pytest.raises(InvalidBundle, match="Preprocess class"):
+        TextProcessor.from_folder(classifier, input_names=names)
+
+
+def test_tokenizer_of_a_larger_vocabulary_is_refused_at_load(make_folder: MakeFolder) -> None:
+    """Its last ids would be outside the embedding table."""
+    with pytest.raises(InvalidBundle, match=r"ids up to 12.*vocab_size is 12"):
+        TextProcessor.from_folder(make_folder(**{**CLASSIFIER, "vocab_size": 12}))
+
+
+def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path) -> None:
+    """Truncated by default."""
+    body = {"text": ["a", "a " * 50]}
+    assert 1 == TextProcessor.from_folder(classifier).prepare(body).n_truncated
+    with pytest.raises(InvalidInput, match="longer than the 16 tokens") as caught:
+        TextProcessor.from_folder(classifier, options={"long_texts": "refuse"}).prepare(body)
+    assert "text[1]" == caught.value.field

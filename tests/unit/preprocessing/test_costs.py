@@ -80,30 +80,27 @@ class Counting:
 # --- the way in -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("task", "body", "is_much"),
-    [
-        ("text-classification", {"text": "x" * 80}, False),
-        ("text-classification", {"text": "x" * 101}, True),
-        ("text-classification", {"text": ["x" * 30] * 4}, True),
-        ("text-classification", {"text": ["x"] * 10}, False),
-        ("text-classification", {"text": ["x"] * 20}, True),
-        ("text-classification", {"text": "x" * 60, "text_pair": "x" * 60}, True),
-        # a text counts for every row it becomes
-        ("zero-shot-classification", {"text": "a " * 20, "parameters": {"candidate_labels": ["l"]}}, False),
-        ("zero-shot-classification", {"text": "a " * 20, "parameters": {"candidate_labels": ["l", "m"]}}, True),
-        ("ranking", {"query": "a " * 30, "documents": ["b"]}, False),
-        ("ranking", {"query": "a " * 30, "documents": ["b", "c"]}, True),
-        ("question-answering", {"question": ["a"], "context": "b " * 30}, False),
-        ("question-answering", {"question": ["a"] * 2, "context": "b " * 30}, True),
-    ],
-)
+OFFLOADED: list[tuple[str, object, object]] = [
+    ("text-classification", {"text": "x" * 80}, {"text": "x" * 101}),
+    ("text-classification", {"text": ["x" * 30] * 2}, {"text": ["x" * 30] * 4}),
+    ("text-classification", {"text": ["x"] * 10}, {"text": ["x"] * 20}),
+    ("text-classification", {"text": "x" * 40, "text_pair": "x" * 40}, {"text": "x" * 60, "text_pair": "x" * 60}),
+    # a text counts for every row it becomes
+    *(("zero-shot-classification", *({"text": "a " * 20, "parameters": {"candidate_labels": some}} for some in labels))
+      for labels in [(["l"], ["l", "m"])]),
+    ("ranking", {"query": "a " * 30, "documents": ["b"]}, {"query": "a " * 30, "documents": ["b", "c"]}),
+    ("question-answering", {"question": ["a"], "context": "b " * 30}, {"question": ["a"] * 2, "context": "b " * 30}),
+]  # fmt: skip
+"""A task, a request that is tokenized on the loop, and one that is not."""
+
+
+@pytest.mark.parametrize(("task", "small", "large"), OFFLOADED)
 def test_the_offload_limit_counts_characters_and_rows_of_the_whole_request(
-    load: Load, task: str, body: object, is_much: bool
+    load: Load, task: str, small: object, large: object
 ) -> None:
     """Beyond it, a request is tokenized in a thread."""
     processor = load(task, offload_chars=100)
-    assert is_much == processor.encodes_off_loop(processor.parse(body))
+    assert [False, True] == [processor.encodes_off_loop(processor.parse(body)) for body in (small, large)]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -136,6 +133,16 @@ def test_windows_of_a_repeated_text_are_those_of_the_text_alone(side: Any, keeps
     pairs = [(text, "a"), (text, "a b c"), ("bad", "a"), (text, "a")]
     alone = [values(i, row) for i, pair in enumerate(pairs) for row in windower.encode([pair], windows)]
     assert alone == [values(row.source, row) for row in windower.encode(pairs, windows)]
+
+
+def test_a_text_of_several_rows_is_counted_once(load: Load) -> None:
+    """Its tokens are those of all its rows; how many rows, if texts may be divided."""
+    processor = load("token-classification")
+    prepared = processor.prepare({"text": ["a b " * 80, "a"]})
+    sizes = [row.n_tokens for row in prepared.rows]
+    expected = {"tokens": [sum(sizes[:-1]), 3], "windows": [len(sizes) - 1, 1]}
+    assert expected == processor.head.counted(prepared)
+    assert len(sizes) > 2
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ post-processors of real ones. The texts are random combinations of characters th
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -63,18 +64,14 @@ def charsmap(rules: Mapping[str, str]) -> bytes:
             node = node.setdefault(byte, {})
         node[0] = len(texts)
         texts += value.encode() + b"\0"
-    units = {0: 0}
-    queue = [(root, 0)]
+    units, queue = {0: 0}, [(root, 0)]
     while queue:
         node, place = queue.pop()
-        base = 1
-        while any(base ^ label in units for label in node):
-            base += 1
+        base = next(base for base in itertools.count(1) if not any(base ^ label in units for label in node))
         units[place] |= (place ^ base) << 10 | (256 if 0 in node else 0)
         for label, child in node.items():
-            units[base ^ label] = 1 << 31 | child if label == 0 else label
-            if label != 0:
-                queue.append((child, base ^ label))
+            units[base ^ label] = label or 1 << 31 | child
+            queue += [(child, base ^ label)] if label else []
     trie = b"".join(struct.pack("<I", units.get(i, 1 << 31)) for i in range((max(units) | 255) + 1))
     return struct.pack("<I", len(trie)) + trie + bytes(texts)
 
@@ -84,13 +81,7 @@ def trained(
 ) -> Tokenizer:
     """Return a tokenizer of this model, trained on the corpus. `specials` are its first ids."""
     unknown = str(specials[0])
-    kinds: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "WordPiece": lambda: (models.WordPiece(unk_token=unknown), trainers.WordPieceTrainer),
-        "BPE": lambda: (models.BPE(**options), trainers.BpeTrainer),
-        "Unigram": lambda: (models.Unigram(), trainers.UnigramTrainer),
-        "WordLevel": lambda: (models.WordLevel(unk_token=unknown), trainers.WordLevelTrainer),
-    }
-    made, trainer = kinds[model]()
+    made: Any = getattr(models, model)(**({"unk_token": unknown} if model.startswith("Word") else options))
     tokenizer = Tokenizer(made)
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -98,9 +89,9 @@ def trained(
     extra: dict[str, Any] = {"unk_token": unknown} if model == "Unigram" else {}
     if "ByteLevel" in str(pre_tokenizer):
         extra["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        CORPUS, trainer(vocab_size=400, special_tokens=specials, show_progress=False, **extra)
-    )
+    trainer = getattr(trainers, f"{model.replace('BPE', 'Bpe')}Trainer")
+    made = trainer(vocab_size=400, special_tokens=specials, show_progress=False, **extra)
+    tokenizer.train_from_iterator(CORPUS, made)
     return tokenizer
 
 
@@ -111,22 +102,15 @@ MASK: Final = AddedToken("<mask>", lstrip=True)
 
 def template(cls: str, sep: str, tokenizer: Tokenizer, *, single: str, pair: str) -> Any:
     """Return a TemplateProcessing with two special tokens of the tokenizer."""
-    return processors.TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-    )
+    ids = [(token, tokenizer.token_to_id(token)) for token in (cls, sep)]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
-def bert(*, added: list[AddedToken] | None = None, **options: Any) -> Tokenizer:
+def bert(*, added: Sequence[AddedToken] = (), **options: Any) -> Tokenizer:
     """BERT, DistilBERT, MPNet, MiniLM. The options are BertNormalizer's."""
-    tokenizer = trained(
-        "WordPiece",
-        normalizer=normalizers.BertNormalizer(**options),
-        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-        specials=BERT_SPECIALS,
-    )
-    tokenizer.add_tokens(added or [])
+    normalizer, cut = normalizers.BertNormalizer(**options), pre_tokenizers.BertPreTokenizer()
+    tokenizer = trained("WordPiece", normalizer=normalizer, pre_tokenizer=cut, specials=BERT_SPECIALS)
+    tokenizer.add_tokens(list(added))
     tokenizer.post_processor = template(
         "[CLS]", "[SEP]", tokenizer, single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1"
     )
@@ -135,33 +119,27 @@ def bert(*, added: list[AddedToken] | None = None, **options: Any) -> Tokenizer:
 
 def roberta(*, add_prefix_space: bool) -> Tokenizer:
     """RoBERTa: a mask token that takes the space in front, special tokens looked for in normalized text."""
-    tokenizer = trained(
-        "BPE",
-        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space),
-        specials=["<unk>", AddedToken("<s>", normalized=True), AddedToken("</s>", normalized=True), MASK],
-    )
+    ends = AddedToken("<s>", normalized=True), AddedToken("</s>", normalized=True)
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer = trained("BPE", pre_tokenizer=cut, specials=["<unk>", *ends, MASK])
     ids = [(token, tokenizer.token_to_id(token)) for token in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ids, add_prefix_space=add_prefix_space)
     return tokenizer
 
 
+WITHOUT_PREFIX: Final = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
 def gpt2() -> Tokenizer:
     """GPT-2, which adds no special tokens."""
-    tokenizer = trained(
-        "BPE", pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False), specials=["<|endoftext|>"]
-    )
+    tokenizer = trained("BPE", pre_tokenizer=WITHOUT_PREFIX, specials=["<|endoftext|>"])
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     return tokenizer
 
 
 def modern_bert() -> Tokenizer:
     """ModernBERT: NFC first, and runs of spaces as added tokens."""
-    tokenizer = trained(
-        "BPE",
-        normalizer=normalizers.NFC(),
-        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False),
-        specials=BERT_SPECIALS,
-    )
+    tokenizer = trained("BPE", normalizer=normalizers.NFC(), pre_tokenizer=WITHOUT_PREFIX, specials=BERT_SPECIALS)
     tokenizer.add_tokens([AddedToken(" " * n, normalized=False) for n in (2, 3, 4)] + [AddedToken("\t\t")])
     tokenizer.post_processor = template(
         "[CLS]", "[SEP]", tokenizer, single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]"
@@ -171,18 +149,10 @@ def modern_bert() -> Tokenizer:
 
 def split_byte_level(expression: str, normalizer: Any = None) -> Tokenizer:
     """Llama 3, Qwen: the expression is a Split, the start token a template after ByteLevel."""
-    tokenizer = trained(
-        "BPE",
-        normalizer=normalizer,
-        pre_tokenizer=pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(expression), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        ),
-        specials=["<|begin|>", "<|end|>"],
-        ignore_merges=True,
-    )
+    split = pre_tokenizers.Split(Regex(expression), "isolated")
+    cut = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    specials: list[str | AddedToken] = ["<|begin|>", "<|end|>"]
+    tokenizer = trained("BPE", normalizer=normalizer, pre_tokenizer=cut, specials=specials, ignore_merges=True)
     after = template("<|begin|>", "<|end|>", tokenizer, single="<|begin|> $A", pair="<|begin|> $A <|begin|>:1 $B:1")
     tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), after])
     return tokenizer
@@ -198,35 +168,28 @@ def sentencepiece(
     return tokenizer
 
 
-def metaspace(scheme: str) -> Any:
-    """The pre-tokenizer of sentencepiece models."""
-    return pre_tokenizers.Metaspace(prepend_scheme=scheme)
-
-
-def words_and_metaspace(scheme: str) -> Any:
-    """The same after a split at white space."""
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace(scheme)])
-
-
-def families(precompiled: bytes | None = None) -> dict[str, Callable[[], Tokenizer]]:
-    """Return every family that the cache must support. `precompiled` uses another charsmap than the small one here."""
-    table = charsmap(CHARSMAP) if precompiled is None else precompiled
-    n, p = normalizers, pre_tokenizers
-
-    def mapped(*after: Any, before: tuple[Any, ...] = ()) -> Any:
-        return n.Sequence([*before, n.Precompiled(table), *after])
-
-    runs = n.Replace(Regex(" {2,}"), "▁")
+def families() -> dict[str, Callable[[], Tokenizer]]:
+    """Return every family that the cache must support."""
+    n, p, table = normalizers, pre_tokenizers, normalizers.Precompiled(charsmap(CHARSMAP))
+    runs, strip = n.Replace(Regex(" {2,}"), "▁"), n.Strip(left=False)
     quotes = n.Replace("``", '"'), n.Replace("''", '"')
+    added = AddedToken("Fox"), AddedToken("don't", single_word=True), AddedToken("naïve", lstrip=True)
+
+    def steps(*steps: Any) -> Any:
+        return n.Sequence(list(steps))
+
+    def metaspace(scheme: Any) -> Any:
+        return p.Metaspace(prepend_scheme=scheme)
+
+    def words_and_metaspace(scheme: str) -> Any:
+        return p.Sequence([p.WhitespaceSplit(), metaspace(scheme)])
+
     return {
         "bert uncased": bert,
         "bert cased": lambda: bert(lowercase=False, strip_accents=False),
         "bert as text came": lambda: bert(
-            lowercase=False, strip_accents=True, clean_text=False, handle_chinese_chars=False
-        ),
-        "bert with added words": lambda: bert(
-            added=[AddedToken("Fox"), AddedToken("don't", single_word=True), AddedToken("naïve", lstrip=True)]
-        ),
+            lowercase=False, strip_accents=True, clean_text=False, handle_chinese_chars=False),
+        "bert with added words": lambda: bert(added=added),
         "gpt2": gpt2,
         "roberta": lambda: roberta(add_prefix_space=False),
         "roberta with prefix": lambda: roberta(add_prefix_space=True),
@@ -235,40 +198,28 @@ def families(precompiled: bytes | None = None) -> dict[str, Callable[[], Tokeniz
         "llama 3": lambda: split_byte_level(LLAMA3),
         "qwen 2": lambda: split_byte_level(QWEN2, n.NFC()),
         "qwen 3.5 and nfkc": lambda: split_byte_level(QWEN35, n.NFKC()),
-        "xlm-r of transformers 4": lambda: sentencepiece(mapped(n.Strip(left=False), runs), metaspace("always")),
-        "xlm-r of transformers 5": lambda: sentencepiece(n.Precompiled(table), words_and_metaspace("always")),
-        "xlm-r with first": lambda: sentencepiece(n.Precompiled(table), words_and_metaspace("first")),
-        "t5": lambda: sentencepiece(mapped(n.Strip(left=False), runs), metaspace("first")),
-        "camembert bpe": lambda: sentencepiece(
-            mapped(runs), words_and_metaspace("always"), model="BPE", single="<s> $A </s>"
-        ),
+        "xlm-r of transformers 4": lambda: sentencepiece(steps(table, strip, runs), metaspace("always")),
+        "xlm-r of transformers 5": lambda: sentencepiece(table, words_and_metaspace("always")),
+        "xlm-r with first": lambda: sentencepiece(table, words_and_metaspace("first")),
+        "t5": lambda: sentencepiece(steps(table, strip, runs), metaspace("first")),
+        "camembert bpe": lambda: sentencepiece(steps(table, runs), words_and_metaspace("always"), model="BPE"),
         "albert": lambda: sentencepiece(
-            mapped(runs, before=(*quotes, n.NFKD(), n.StripAccents(), n.Lowercase())), words_and_metaspace("always")
-        ),
+            steps(*quotes, n.NFKD(), n.StripAccents(), n.Lowercase(), table, runs), words_and_metaspace("always")),
         "xlnet": lambda: sentencepiece(
-            n.Sequence([*quotes, n.NFKD(), n.StripAccents()]), words_and_metaspace("always"), single="$A </s> <s>:2"
-        ),
+            steps(*quotes, n.NFKD(), n.StripAccents()), words_and_metaspace("always"), single="$A </s> <s>:2"),
         "deberta": lambda: sentencepiece(
-            n.Sequence([n.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), n.NFC(), n.Strip(left=False)]),
-            p.Sequence([metaspace("always")]),
-        ),
+            steps(n.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), n.NFC(), strip), p.Sequence([metaspace("always")])),
         "metaspace without prefix": lambda: sentencepiece(None, metaspace("never")),
-        "nmt": lambda: sentencepiece(n.Sequence([n.Nmt(), n.NFKC()]), metaspace("always")),
+        "nmt": lambda: sentencepiece(steps(n.Nmt(), n.NFKC()), metaspace("always")),
         "white space": lambda: trained("WordLevel", pre_tokenizer=p.WhitespaceSplit(), specials=["<unk>"]),
         "words and digits": lambda: trained(
-            "BPE",
-            normalizer=n.Sequence([n.NFD(), n.Lowercase(), n.StripAccents()]),
-            pre_tokenizer=p.Sequence([p.Whitespace(), p.Digits(individual_digits=True), p.Punctuation()]),
-            specials=["<unk>"],
-            unk_token="<unk>",
+            "BPE", normalizer=steps(n.NFD(), n.Lowercase(), n.StripAccents()), specials=["<unk>"], unk_token="<unk>",
             fuse_unk=True,
-        ),
+            pre_tokenizer=p.Sequence([p.Whitespace(), p.Digits(individual_digits=True), p.Punctuation()])),
         "white space and bytes": lambda: trained(
-            "BPE",
-            pre_tokenizer=p.Sequence([p.WhitespaceSplit(), p.ByteLevel(add_prefix_space=True)]),
-            specials=["<unk>"],
-        ),
-    }
+            "BPE", pre_tokenizer=p.Sequence([p.WhitespaceSplit(), p.ByteLevel(add_prefix_space=True)]),
+            specials=["<unk>"]),
+    }  # fmt: skip
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

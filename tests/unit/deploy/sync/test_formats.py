@@ -30,29 +30,18 @@ def recorded(version: str, name: str) -> Any:
     return json.loads((RECORDED / version / f"{name}.json").read_text())
 
 
-@pytest.fixture(params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> str:
-    """Every version whose forms are promised to be read."""
-    return str(request.param)
-
-
+@pytest.mark.parametrize("version", VERSIONS)
 def test_both_sides_call_a_model_the_same(version: str) -> None:
     """Neither tells the other: a gateway asks Triton for the name it computes, and model sync loads under its own."""
     task = recorded(version, "task")
     serving = spec.decode(serving_task(task["task"]))
     models = {model_id: model_record(model) for model_id, model in task["models"].items()}
-    names = {
-        url: spec.triton_model_name(endpoint, models[endpoint.model_id or ""])
-        for url, endpoint in serving.endpoints.items()
-    }
-    assert task["names"] == names
-    pools = {
-        url: list(spec.pools_of(endpoint, models[endpoint.model_id or ""]))
-        for url, endpoint in serving.endpoints.items()
-    }
-    assert task["pools"] == pools
+    of = {url: (endpoint, models[endpoint.model_id or ""]) for url, endpoint in serving.endpoints.items()}
+    assert task["names"] == {url: spec.triton_model_name(*one) for url, one in of.items()}
+    assert task["pools"] == {url: list(spec.pools_of(*one)) for url, one in of.items()}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_model_folder_of_another_version_is_ours(version: str, tmp_path: Path) -> None:
     """It is kept while it is called and removed afterwards; also one that says more of itself than is known here."""
     repository = ModelRepository(tmp_path / "models")

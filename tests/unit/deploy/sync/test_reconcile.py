@@ -335,24 +335,6 @@ def test_a_start_without_registry_serves_the_last_good_state(world):
     assert ({"a": LOADED}, []) == (world.rounds(2), world.registry.asked)
 
 
-def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
-    """Every attempt costs all other models: they are served between two of them, and not suspected."""
-    for url in ("a", "b", "killer"):
-        world.registry.add(url)
-    world.triton.kills = "killer"
-    seen, served = {}, 0
-    for _ in range(120):
-        seen = world.rounds(1)
-        served += seen["a"][0] == seen["b"][0] == "loaded"
-        world.triton.is_up = True  # its supervisor starts it again
-    assert 3 <= world.calls("load").count(world.name("killer")) <= 12
-    assert served > 60
-    assert ("failed", "Triton exited while loading this model (no Triton answers)") == seen["killer"]
-    world.triton.kills = "-"
-    world.now += 300
-    assert {"a": LOADED, "b": LOADED, "killer": LOADED} == world.rounds(5)
-
-
 class Later(Inline):
     """Runs the steps of models when it is told to, and everything else at once."""
 
@@ -362,37 +344,48 @@ class Later(Inline):
     def submit(self, fn, /, *args, **kwargs):
         if len(args) != 3:  # the registry is asked
             return super().submit(fn, *args, **kwargs)
-        future = self.waiting[args[0].partition("-")[0], fn, args] = Future()
+        self.waiting[args[0].partition("-")[0]] = future, _, _ = Future(), fn, args
         return future
 
-    def run(self, *urls):
-        """Run the steps that wait, which must be those of these models."""
+    def run(self):
+        """Run the steps that wait."""
         waiting, self.waiting = self.waiting, {}
-        assert {*urls} == {url for url, _, _ in waiting}
-        for (_, fn, args), future in sorted(waiting.items(), key=lambda one: urls.index(one[0][0])):
+        for _, (future, fn, args) in sorted(waiting.items(), reverse=True):
             done = super().submit(fn, *args)
             future.set_exception(done.exception()) if done.exception() else future.set_result(None)
 
 
-def test_a_model_that_ended_triton_is_loaded_alone(world):
-    """Neither beside others that are being loaded, nor others beside it: none of them is suspected or delayed."""
+def test_a_model_that_ends_triton_is_tried_less_and_less_often_and_alone(world):
+    """Every attempt costs all other models: they are served between two of them. None is loaded beside it, so that none
+    is suspected or delayed with it.
+    """
     pool = Later()
     world.start(pool)
     for url in ("a", "b", "killer"):
         world.registry.add(url)
     world.triton.kills = "killer"
-    world.rounds(2)
-    pool.run("killer", "a", "b")
-    world.triton.kills, world.triton.is_up = "-", True
-    world.now += 300
-    world.rounds(2)
-    pool.run("a", "b")
-    world.rounds(1)
+    seen, served = {}, 0
+    for _ in range(120):
+        seen = world.rounds(1)
+        served += seen["a"][0] == seen["b"][0] == "loaded"
+        if "killer" in pool.waiting and world.calls("load"):
+            world.triton.states.clear()
+            world.rounds(1)
+            assert {"killer"} == {*pool.waiting}
+        pool.run()
+        world.triton.is_up = True  # its supervisor starts it again
+    assert 3 <= world.calls("load").count(world.name("killer")) <= 12
+    assert served > 60
+    assert ("failed", "Triton exited while loading this model (no Triton answers)") == seen["killer"]
+    world.triton.kills = "-"
     world.triton.states.clear()
-    world.rounds(2)
-    pool.run("killer")
-    world.rounds(2)
-    pool.run("a", "b")
+    world.now += 300
+    world.rounds(1)
+    assert {"a", "b"} == {*pool.waiting}
+    for _ in range(5):
+        seen = world.rounds(1)
+        pool.run()
+    assert {"a": LOADED, "b": LOADED, "killer": LOADED} == seen
 
 
 def test_dead_stub_processes_are_replaced(world):

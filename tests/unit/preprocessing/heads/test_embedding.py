@@ -60,14 +60,6 @@ def test_answers_can_be_written() -> None:
     assert orjson.loads(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY))["embeddings"] == [[0] * 4] * 2
 
 
-def test_outputs_are_requested_by_their_meaning() -> None:
-    """Pooled ones first, then tokens, then the only one. BERT's pooler_output is not a sentence embedding."""
-    head = SentenceEmbedding(CONFIG)
-    assert ("sentence_embedding",) == head.select_outputs(["token_embeddings", "sentence_embedding"])
-    assert ("last_hidden_state",) == head.select_outputs(["last_hidden_state", "pooler_output"])
-    assert ("output_0",) == head.select_outputs(["output_0"])
-
-
 PROMPTS = {"prompts": {"query": "query: ", "passage": "passage: ", "none": ""}, "default_prompt": "passage"}
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from preprocessing.config import TaskConfig
-from preprocessing.errors import InvalidInput, UnsupportedTask
+from preprocessing.errors import InvalidInput, InvalidOutput, UnsupportedTask
 from preprocessing.heads import HEADS, head_for
-from preprocessing.heads.base import Head, WindowedHead
-from preprocessing.types import ParsedRequest, Prepared, Window, Windows, pack
+from preprocessing.heads.base import Head
+from preprocessing.types import Encoded, Prepared
 
 LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
 
@@ -89,17 +89,43 @@ def test_a_hypothesis_is_made_of_each_label() -> None:
     assert [("miau", "A cat!"), ("miau", "A a {} dog!")] == list(pairs)
 
 
-@pytest.mark.parametrize(("windows", "said"), [(Windows(), {"windows": [2, 1]}), (None, {})])
-def test_a_text_of_several_rows_is_counted_once(windows: Windows | None, said: dict[str, object]) -> None:
-    """Its tokens are those of all its rows; how many rows, if texts were divided."""
+THREE: dict[str, Any] = {"task": "text-classification", "labels": ("NO", "MAYBE", "YES"), "activation": "softmax"}
 
-    def row(source: int, tokens: int) -> Window:
-        places = np.zeros((tokens, 2), np.int64)
-        sequence, words = np.zeros(tokens, np.int8), np.zeros(tokens, np.int32)
-        return Window(
-            pack(range(tokens)), None, 0, False, places, source=source, first=0, sequence=sequence, words=words
-        )
 
-    request = ParsedRequest(["a", "b"], True, windows=windows)
-    found = WindowedHead(TaskConfig(task="t")).counted(Prepared([row(0, 5), row(0, 4), row(1, 3)], request))
-    assert {"tokens": [9, 3], **said} == found
+@pytest.mark.parametrize(
+    ("logits", "top_k", "endpoint", "labels"),
+    [
+        ([0, 1, 2], None, 1, ["YES"]),
+        ([0, 1, 2], 2, 1, ["YES", "MAYBE"]),
+        ([0, 1, 2], 99, None, ["YES", "MAYBE", "NO"]),
+        ([1, 1, 1], None, None, ["NO", "MAYBE", "YES"]),
+    ],
+)
+def test_the_best_labels_are_listed(logits: Any, top_k: int | None, endpoint: int | None, labels: list[str]) -> None:
+    """As many as the request says, else the endpoint; equal scores in the model's order, the same in every call.
+
+    At the top level for one text, in its order for a list, also for one of one item; cuts only where there are.
+    """
+    head = head_of(**THREE, top_k=endpoint)
+    for is_cut, text in ((False, "a"), (True, "a"), (False, ["a"]), (True, ["a"])):
+        request = head.parse({"text": text, "parameters": {"top_k": top_k}})
+        prepared = Prepared([Encoded(np.arange(4), truncated=is_cut)], request)
+        answer: Any = head.render(head.decode({"logits": np.array([logits], np.float32)}, prepared), prepared)
+        if isinstance(text, list):
+            answer = {**answer.pop("results")[0], **{name: values[0] for name, values in answer.items()}}
+        assert (labels, 4, is_cut) == (list(answer["scores"]), answer["tokens"], answer.get("truncated", False))
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        *(np.zeros(shape) for shape in ((1, 2), (2, 3), (3,), (1, 3, 1), (1, 0))),
+        *(np.array([[0, value, 1]]) for value in (np.nan, np.inf, -np.inf)),
+    ],
+)
+def test_logits_that_are_no_scores_are_refused(logits: Any) -> None:
+    """Of another shape, for a model with other labels than its config; JSON has no NaN."""
+    head = head_of(**THREE)
+    prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
+    with pytest.raises(InvalidOutput):
+        head.decode({"logits": logits.astype(np.float32)}, prepared)

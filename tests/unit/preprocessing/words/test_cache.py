@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -29,11 +30,9 @@ from tokenizers import (
 from preprocessing.config import TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.framing import Framing
-from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
 from preprocessing.types import Encoded
 from preprocessing.words.cache import WordCache
-from tests.unit.preprocessing.conftest import MakeFolder
 from tests.unit.preprocessing.tokenizer_families import ODD, SPACES, bert, families, gpt2, make_texts, sentencepiece
 
 FAMILIES = families()
@@ -43,17 +42,10 @@ FEW_AT_FIRST = [one if one in FEW else pytest.param(one, marks=pytest.mark.long)
 Values = tuple[object, ...]
 
 
-@pytest.fixture(scope="module")
-def tokenizer_of() -> Callable[[str], Tokenizer]:
+@functools.cache
+def tokenizer_of(family: str) -> Tokenizer:
     """Return a family's tokenizer, trained once."""
-    made: dict[str, Tokenizer] = {}
-
-    def get(family: str) -> Tokenizer:
-        if family not in made:
-            made[family] = FAMILIES[family]()
-        return made[family]
-
-    return get
+    return FAMILIES[family]()
 
 
 def with_cache(
@@ -110,20 +102,13 @@ def kept(tokenizer: TextTokenizer) -> set[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_familys_words_are_cached(family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path) -> None:
-    """The second time, a plain text needs no tokenizer."""
+def test_words_are_cached_but_not_with_characters_that_join_their_neighbours(family: str, tmp_path: Path) -> None:
+    """The second time, a plain text needs no tokenizer. The library gets each such character as a word, at its ends and
+    inside, beside every kind of character.
+    """
     tokenizer = with_cache(tokenizer_of(family), tmp_path)
     for texts in (["The quick brown cat jumps over the lazy dog"], [("one two", "three")]):
-        assert [] == left(tokenizer, texts)
-        assert [] == left(tokenizer, texts, may_learn=False)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_characters_that_join_their_neighbours_are_left_to_the_library(
-    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
-) -> None:
-    """Each such character as a word, at its ends and inside, beside every kind of character."""
-    tokenizer = with_cache(tokenizer_of(family), tmp_path)
+        assert ([], []) == (left(tokenizer, texts), left(tokenizer, texts, may_learn=False))
     texts = [
         text
         for odd in [*ODD, *SPACES]
@@ -141,6 +126,7 @@ def test_pairs_are_truncated_as_the_library_does(max_length: int, side: str, tmp
     lengths = range(0, 2 * max_length, 1)
     pairs = [("fox " * n, "dog " * m) for n in lengths for m in lengths]
     assert [] == differences(tokenizer, pairs)
+    assert uncached.words is None
     assert [] == differences(uncached, pairs)
 
 
@@ -161,7 +147,10 @@ def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path)
 
 
 def test_the_number_of_cached_words_is_limited(tmp_path: Path) -> None:
-    """For any number of words, also in one batch. The rows stay right, and words in use stay."""
+    """For any number of words, also in one batch. The rows stay right, and words in use stay.
+
+    Long words are answered but not cached: they are hardly ever repeated and would fill the memory.
+    """
     tokenizer = with_cache(bert(), tmp_path, words=100)
     for start in range(0, 3000, 30):
         assert [] == differences(tokenizer, [f"w{n} x{n}y, {n}" for n in range(start, start + 30)])
@@ -173,11 +162,6 @@ def test_the_number_of_cached_words_is_limited(tmp_path: Path) -> None:
     assert "fox" in kept(small)
     assert [] == differences(small, [" ".join(f"w{n}" for n in range(500))])
     assert len(kept(small)) <= 10
-
-
-def test_long_words_are_answered_but_not_cached(tmp_path: Path) -> None:
-    """They are hardly ever repeated and would fill the memory."""
-    tokenizer = with_cache(bert(), tmp_path)
     long, longest, many = "ж" * 65, "ж" * 64, "y" * 60
     assert [] == differences(tokenizer, [f"{'the fox and the dog say ' * 20}{long} {longest} {many}"])
     assert {longest} == kept(tokenizer) & {long, longest, many}
@@ -254,16 +238,6 @@ def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
 
 
 # --- when it is off ---------------------------------------------------------------------------------------------------
-
-
-def test_the_setting_switches_the_cache_off(tmp_path: Path, make_folder: MakeFolder) -> None:
-    """By False or 0. The rows are the same."""
-    for words in (False, 0):
-        tokenizer = with_cache(bert(), tmp_path, words=words)
-        assert tokenizer.words is None
-        assert [] == differences(tokenizer, ["a b", "c"])
-    assert TextProcessor.from_folder(make_folder(), word_cache=False).tokenizer.words is None
-    assert TextProcessor.from_folder(make_folder()).tokenizer.words is not None
 
 
 def plain(*tokens: AddedToken, **parts: Any) -> Tokenizer:
@@ -350,9 +324,7 @@ def test_unsupported_parts_switch_the_cache_off(case: str, tmp_path: Path) -> No
 @pytest.mark.integration
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("family", [*FEW_AT_FIRST, "all-MiniLM-L6-v2"])
-def test_generated_texts_have_the_librarys_ids(
-    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
-) -> None:
+def test_generated_texts_have_the_librarys_ids(family: str, tmp_path: Path) -> None:
     """WORD_CACHE_TEXTS of them for each family, from WORD_CACHE_SEED, single and in pairs, at three lengths."""
     wanted, seed = int(os.environ.get("WORD_CACHE_TEXTS", "800")), int(os.environ.get("WORD_CACHE_SEED", "0"))
     if family in FAMILIES:
@@ -380,9 +352,7 @@ def test_generated_texts_have_the_librarys_ids(
 @pytest.mark.parametrize(
     "family", ["bert uncased", "roberta", "qwen 3.5 and nfkc", "xlm-r of transformers 4", "albert", "deberta"]
 )
-def test_every_character_may_stand_at_both_ends_of_a_word(
-    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
-) -> None:
+def test_every_character_may_stand_at_both_ends_of_a_word(family: str, tmp_path: Path) -> None:
     """All characters that the rules allow there (WORD_CACHE_CHARACTERS=all), or every 97th."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path, max_length=4096, words=10)
     rules = tokenizer.words._rules  # type: ignore[union-attr]

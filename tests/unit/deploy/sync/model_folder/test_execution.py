@@ -18,7 +18,6 @@ from deploy.sync.model_folder.execution import (
     Tuning,
     available_cores,
     cpu_features,
-    decode,
     encode,
     read_execution,
     tuning_for,
@@ -62,9 +61,9 @@ def test_a_model_that_is_not_the_judged_one_is_not_given_to_triton(tmp_path, eng
 @pytest.mark.parametrize("spoiled", [{"format": 2}, {"engine": "tensorflow"}, {"needs": ["avx2"]}, {"precision": 8}])
 def test_a_spoiled_file_is_refused_by_name(tmp_path, spoiled):
     """The message names the file and the remedy. What is not spoiled is read as it was written."""
-    written = json.loads(encode(BF16_BUNDLE))
-    assert BF16_BUNDLE == decode(written)
-    (tmp_path / FILE).write_text(json.dumps({**written, **spoiled}))
+    (tmp_path / FILE).write_text(encode(BF16_BUNDLE))
+    assert BF16_BUNDLE == read_execution(tmp_path)
+    (tmp_path / FILE).write_text(json.dumps({**json.loads(encode(BF16_BUNDLE)), **spoiled}))
     with pytest.raises(SpecFault, match=r"runtime\.json") as caught:
         read_execution(tmp_path)
     assert "triton-gateway optimize" in caught.value.hint
@@ -101,26 +100,20 @@ def test_engine_and_precision_reach_the_server(tmp_path, execution, engine, pair
     found = {name: value.string_value for name, value in config.parameters.items()}
     assert (backend, parameters) == (config.backend, found)
     assert config.default_model_filename == ("model.onnx" if backend == "openvino" else "")
-
-
-def test_a_gpu_bundle_gets_tensorrt_in_fp16_and_is_refused_by_the_embedded_server(tmp_path):
-    """The configuration is Triton's own message, so its names are checked; it was not run on a GPU."""
-    folder = graph(tmp_path, FP16_ON_GPU)
-    config = built(folder, engine="native")
-    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
-    assert ("tensorrt", "FP16") == (accelerator.name, accelerator.parameters["precision_mode"])
-    assert [model_config_pb2.ModelInstanceGroup.KIND_GPU] == [g.kind for g in config.instance_group]
-    with pytest.raises(SpecFault, match="made for a Triton with a GPU"):
-        built(folder)
+    if execution == FP16_ON_GPU:  # Triton's own message, so its names are checked; it was not run on a GPU
+        (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+        assert ("tensorrt", "FP16") == (accelerator.name, accelerator.parameters["precision_mode"])
+        assert [model_config_pb2.ModelInstanceGroup.KIND_GPU] == [g.kind for g in config.instance_group]
+        with pytest.raises(SpecFault, match="made for a Triton with a GPU"):
+            built(tmp_path)
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_a_bundle_is_never_given_more_rows_than_it_was_judged_with(tmp_path, engine, caplog):
     """A graph may be right up to 64 rows and wrong above: lowered, and said, since the endpoint shall serve."""
     pairs = {"max_batch_size": "128", "dynamic_batching": {"preferred_batch_size": [8, 64, 128]}}
-    assert 128 == built(graph(tmp_path), engine=engine, pairs=pairs).max_batch_size, (
-        "nobody judged it, so nobody limits it"
-    )
+    free = built(graph(tmp_path), engine=engine, pairs=pairs)
+    assert 128 == free.max_batch_size, "nobody judged it, so nobody limits it"
     config = built(graph(tmp_path, Execution()), engine=engine, pairs=pairs)
     assert (64, [8, 64]) == (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size))
     assert "max_batch_size 128 is lowered" in caplog.text

@@ -61,29 +61,18 @@ class Backend:
         return SimpleNamespace(as_numpy=lambda: request.inputs[name])
 
 
-class Counting:
-    """Continues n with n + 1; fails on 99."""
-
-    def __init__(self) -> None:
-        self.held: dict[int, Sender] = {}
-        """First token of a text → whose end it waits for."""
-
-    def next_logits(self, text: Any) -> Any:
-        if text.ids[0] in self.held:
-            over(self.held[text.ids[0]])
-        last = text.ids[-1]
-        if last == 99:
-            raise RuntimeError("no such token\nand more")
-        logits = np.zeros(200, np.float32)
-        logits[last + 1] = 9
-        return logits
+def count_on(text: Any) -> Any:
+    """Continue n with n + 1; fail on 99."""
+    if text.ids[-1] == 99:
+        raise RuntimeError("no such token\nand more")
+    return np.eye(200, dtype=np.float32)[text.ids[-1] + 1]
 
 
 @pytest.fixture
 def program() -> Any:
-    """The program with the counting graph."""
+    """The program with a graph that counts."""
     made = TritonPythonModel()
-    made._backend, made._graph = Backend, Counting()
+    made._backend, made._graph = Backend, SimpleNamespace(next_logits=count_on)
     made._begin()
     yield made
     made.finalize()
@@ -127,15 +116,6 @@ def test_a_text_ends_and_others_go_on(program: Any, end: str) -> None:
     assert ([2, 3, 4, 5, 6], "length") == (other.tokens, other.reason)
 
 
-def test_a_short_text_does_not_wait_for_a_long_ones_end(program: Any) -> None:
-    """The long one holds its place until the short one has ended."""
-    over_first = Sender()
-    program._graph.held = {1: over_first}
-    long, short = ask(program, [1], max_new_tokens=90), ask(program, [100], over_first, max_new_tokens=2)
-    over(long, short)
-    assert ([101, 102], 90) == (short.tokens, len(long.tokens))
-
-
 def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
     """Also one that still waits for its place. It ends as a cancelled one does."""
     late = [ask(program, [1], max_new_tokens=90, seconds=0.0) for _ in range(2 * generate_model.MAX_ACTIVE)]
@@ -145,10 +125,11 @@ def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
     assert ([101, 102], "length") == (other.tokens, other.reason)
 
 
-def test_unloading_ends_what_runs(program: Any) -> None:
+def test_unloading_ends_what_runs_and_what_is_short_does_not_wait_for_it(program: Any) -> None:
     """Senders are told, once; what is asked later is not begun."""
-    program._graph.next_logits = lambda text: np.zeros(200, np.float32)
+    program._graph.next_logits = lambda _: np.zeros(200, np.float32)
     sender = ask(program, [1], max_new_tokens=10**9)
+    over(ask(program, [1], max_new_tokens=2))
     until(lambda: sender.tokens)
     program.finalize()
     assert (True, "the model is being unloaded") == (sender.is_over, sender.error)
