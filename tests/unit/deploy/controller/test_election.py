@@ -64,16 +64,9 @@ def test_another_takes_over_when_the_leader_is_gone(world: World, stood_by: int)
 
 
 def test_a_leader_keeps_the_lead_until_it_stands_still_and_learns_that_before_it_decides_again(world: World) -> None:
-    """Whenever the other one looks. A suspended machine first looks at the key."""
-    world.leading(10, world.one)
-    assert [[True, False]] * 60 == world.leading(60, world.one, world.two)
-    world.leading(60, world.two)
-    assert [[False]] * 5 == world.leading(5, world.one)
-    assert [[True]] * 5 == world.leading(5, world.two)
-
-
-def test_nobody_leads_while_the_registry_is_away(world: World) -> None:
-    """And the same one goes on when it answers again."""
+    """Whenever the other one looks. A suspended machine first looks at the key. Nobody leads while the registry is
+    away, and the same one goes on when it answers again.
+    """
     world.leading(10, world.one)
     world.registry.reports.is_up = False
     world.now += WRITE_S
@@ -81,6 +74,10 @@ def test_nobody_leads_while_the_registry_is_away(world: World) -> None:
         world.one.leads()
     world.registry.reports.is_up = True
     assert [True] in world.leading(WRITE_S + SETTLE_S, world.one)
+    assert [[True, False]] * 60 == world.leading(60, world.one, world.two)
+    world.leading(60, world.two)
+    assert [[False]] * 5 == world.leading(5, world.one)
+    assert [[True]] * 5 == world.leading(5, world.two)
 
 
 def _controller(world: World, name: str, duty: Duty, **others: Duty) -> Controller:

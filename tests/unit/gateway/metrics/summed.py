@@ -11,22 +11,41 @@ from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent, Totals
 
 
+class Family:
+    """A parent, and its workers by name."""
+
+    def __init__(self) -> None:
+        self.totals = Totals(Views(()))
+        self.of: dict[str, tuple[socket.socket, Parent, socket.socket]] = {}
+
+    def add(self, name: str) -> Parent:
+        """Start a worker; return its way to the parent."""
+        parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.totals.add(parents)
+        self.of[name] = (parents, Parent(link), link)
+        return self.of[name][1]
+
+    def end(self, name: str) -> None:
+        """Kill a worker."""
+        parents, _, link = self.of.pop(name)
+        link.close()
+        self.totals.end(parents)
+        parents.close()
+
+
 def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
     """Return the sum of what several workers have told their parent."""
-    totals, pairs = Totals(Views(())), []
-    for snapshot in (*ended, *living):
-        parents, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        totals.add(parents)
-        Parent(of_worker).close(snapshot)
-        pairs.append((parents, of_worker))
-    for parents, _ in pairs[: len(ended)]:
-        totals.end(parents)
-    for parents, _ in pairs[len(ended) :]:
-        totals.hear(parents)
-    merged = totals.sum()
-    for pair in pairs:
-        for one in pair:
-            one.close()
+    family, ends = Family(), [f"ended {number}" for number in range(len(ended))]
+    for name, snapshot in zip([*ends, *map(str, range(len(living)))], (*ended, *living), strict=True):
+        family.add(name).close(snapshot)
+    for name in [*family.of]:
+        if name in ends:
+            family.end(name)
+        else:
+            family.totals.hear(family.of[name][0])
+    merged = family.totals.sum()
+    for name in [*family.of]:
+        family.end(name)
     return merged
 
 

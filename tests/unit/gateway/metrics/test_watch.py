@@ -103,7 +103,7 @@ def test_every_value_of_a_variable_is_counted_or_ignored_with_a_reason(
     assert pytest.approx(expected) == {prefix.sub("", name): number for name, number in found.items()}
 
 
-def test_a_value_that_raises_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_value_that_raises_is_only_counted() -> None:
     """A user's object may raise in any method."""
 
     class Rude(dict[str, Any]):
@@ -112,9 +112,7 @@ def test_a_value_that_raises_is_only_counted(caplog: pytest.LogCaptureFixture) -
 
     watched = Watched(spec(V("x", "value")))
     watched.answer(Rude(), {})
-    watched.answer(Rude(), {})
-    assert 2 == watched.read()["ignored_total{x,wrong_type}"]
-    assert 1 == len([r for r in caplog.records if "was not counted" in r.message])
+    assert 1 == watched.read()["ignored_total{x,wrong_type}"]
 
 
 @given(
