@@ -46,8 +46,6 @@ def test_an_unusable_declaration_is_a_fault_of_its_own(variable: MetricVariable)
 @pytest.mark.parametrize(
     ("name", "body", "answer", "reported", "expected"),
     [
-        ("x", {"x": 1}, {}, None, [1]),
-        ("x", {}, {"x": 2}, None, [2]),
         ("x", {}, {}, {"x": 3}, [3]),
         ("x", {"x": 1}, {"x": 2}, {"x": 3}, [2]),
         ("x", {"x": None}, {}, {"x": 3}, [3]),
@@ -58,7 +56,6 @@ def test_an_unusable_declaration_is_a_fault_of_its_own(variable: MetricVariable)
         ("v", {}, {"v": np.array([[1.0, 2.0]])}, None, [1.0, 2.0]),
         ("v", {}, {"v": [0] * 1000}, None, [0] * 256),
         ("x", b"raw", "text", None, []),
-        ("x", None, None, None, []),
     ],
 )
 def test_values_are_found_in_answer_request_and_reports(

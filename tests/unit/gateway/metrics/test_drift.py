@@ -14,16 +14,6 @@ from hypothesis import strategies as st
 from gateway.metrics import drift
 from gateway.metrics.drift import BadReference, Reference, References, beside, folded, reference_of
 
-COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
-
-
-@given(COUNTS)
-def test_shares_add_up_and_none_is_zero(counts: list[int]) -> None:
-    """So the logarithm of their ratio exists."""
-    found = drift.shares(counts)
-    assert math.isclose(1.0, float(found.sum()))
-    assert (found > 0).all()
-
 
 def test_a_reference_of_a_number_has_about_ten_bins_of_whole_buckets() -> None:
     """Of equal frequency; what lies above the highest one has a bin of its own."""

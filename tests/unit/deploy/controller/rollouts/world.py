@@ -44,8 +44,6 @@ class World(FakeRegistry):
         self.wrote: list[dict[str, float] | None] = []
         """The weights of ``e`` after each write of the Task."""
 
-    # --- the registry ---
-
     def write(self, sections: Mapping[str, str], records: Any = ()) -> None:
         """Write the records and then the sections; each is a step at which a controller may be killed."""
         for step in ({}, records), (sections, ()):
@@ -69,15 +67,11 @@ class World(FakeRegistry):
         """Write weights as the stock CLI does."""
         self.sections |= record.with_weights(self.task(), endpoint, shares)
 
-    # --- people ---
-
     def ask(self, command: Command, rollout: Rollout | None = None, *, endpoint: str = "e") -> None:
         """Leave a request."""
         self.requests += 1
         asked = Request(f"r{self.requests}", command, "ann", rollout)
         self.ledger.write([record.asked(endpoint, asked)])
-
-    # --- gateways ---
 
     def add(self, gateway: str, version: str, route: str, **outcomes: int) -> None:
         """Count requests."""
@@ -95,8 +89,6 @@ class World(FakeRegistry):
         if gateway in self.down:
             return None
         return "".join(f"{key} {value}\n" for key, value in self.counters[gateway].items())
-
-    # --- the controller ---
 
     def controller(self, me: str = "me", *, sees: bool = True) -> Look:
         """Return a look of what carries rollouts out in a controller that has just begun to lead."""
