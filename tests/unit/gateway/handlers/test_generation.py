@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import pytest
 
 from gateway.errors import ModelFailed
 from gateway.path.call import UNADDRESSED, InternalCall
@@ -24,13 +21,8 @@ async def post(stack: Any, **body: Any) -> Any:
 
 
 def events(response: Any) -> list[Any]:
-    """Return the JSON of each event, and ``error`` events as a pair."""
-    found = []
-    for block in response.text.split("\n\n"):
-        lines = block.splitlines()
-        data = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-        found += [("error", d) if "event: error" in lines else d for d in data]
-    return found
+    """Return the JSON of each event."""
+    return [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
 
 
 async def test_a_whole_answer_has_its_token_counts(story: Any) -> None:
@@ -58,22 +50,19 @@ async def test_a_stream_has_events_with_text_and_a_last_one_with_counts(story: A
     ]
 
 
-async def test_a_stop_string_ends_the_text(story: Any) -> None:
-    """In front of it, although the model writes on."""
-    response = await post(story, text="one", parameters={"stop": ["four"]})
-    assert (" two three ", "stop") == (response.json()["text"], response.json()["finish_reason"])
-    assert story.backend.ended
-
-
 async def test_a_text_keeps_its_place_until_its_model_has_ended(story: Any) -> None:
-    """The request is answered before that. Each text of a list has a place; a place is one of the process and one of
-    the endpoint, so that its share of the process is limited. A request that left counts in the same way.
+    """A stop string ends the text in front of it, although the model writes on. Each text of a list has a place: one
+    of the process and one of the endpoint, so that its share of the process is limited. A request that left counts in
+    the same way.
     """
     gateway, backend = story.gateway, story.backend
     endpoint = gateway.table.current.endpoints["story"]
     backend.hold = asyncio.Event()
     response = await post(story, text=["one", "two"], parameters={"stop": ["four"]})
-    assert 200 == response.status_code
+    assert [(" two three ", "stop"), (" three ", "stop")] == [
+        (result["text"], result["finish_reason"]) for result in response.json()["results"]
+    ]
+    assert backend.ended
     await soon(lambda: (2, 2) == (gateway.permits.in_flight, endpoint.leases))
     stream = await post(story, text="one", stream=True, parameters={"stop": ["four"]})
     assert "stop" == events(stream)[-1]["finish_reason"]
@@ -119,34 +108,7 @@ async def test_a_refused_request_gets_an_ordinary_error_answer(story: Any) -> No
     assert (502, "model_failed") == (response.status_code, response.json()["code"])
 
 
-async def test_an_error_in_the_middle_of_a_stream_is_an_event(story: Any) -> None:
-    """It has the JSON of an error answer, and the request counts as failed."""
-
-    def breaks(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        yield next(counting(inputs))
-        story.backend.fail_with = ModelFailed("the model failed: gone")
-        yield {}
-
-    story.backend.streams[story.triton_name("story")] = breaks
-    response = await post(story, text="one", stream=True)
-    assert 200 == response.status_code
-    first, (kind, problem) = events(response)
-    assert (" two", "error", "model_failed") == (first["text"], kind, problem["code"])
-
-
 async def test_a_long_prompt_loses_its_beginning(story: Any) -> None:
     """The number of tokens that was asked for still fits, and the answer says that the prompt was cut."""
     answer = (await post(story, text="one " * 20 + "two", parameters={"max_new_tokens": 3})).json()
     assert (True, 13, " three four five") == (answer["truncated"], answer["tokens"], answer["text"])
-
-
-@pytest.mark.parametrize(("words", "is_aside"), [(1, False), (20_000, True)])
-async def test_a_long_prompt_is_tokenized_in_a_thread(
-    story: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
-) -> None:
-    """It takes milliseconds, in which no other request would be read."""
-    processor = story.gateway.table.current.endpoints["story"].handler.processor
-    encode, threads = processor.encode, []
-    monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
-    await post(story, text="one " * words)
-    assert [is_aside] == [one != threading.get_ident() for one in threads]

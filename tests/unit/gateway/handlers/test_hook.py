@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -17,16 +19,17 @@ from tests.waiting import soon
 
 
 @pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    """A thread for slow work."""
-    with ThreadPoolExecutor(1) as made:
+def make(tmp_path: Path) -> Iterator[Callable[[str], HookHandler]]:
+    """Return a function that makes a handler, with one thread, of the lines of ``process`` and without a model."""
+
+    def made(lines: str) -> HookHandler:
+        path = tmp_path / "hook.py"
+        path.write_text(f"class Preprocess:\n    def process(self, body, state, s=None):\n{indent(lines, ' ' * 8)}")
+        code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
+        return HookHandler(ThreadExecutor(code, threads=1), call=None, default=None, threads=threads)
+
+    with ThreadPoolExecutor(1) as threads:
         yield made
-
-
-@pytest.fixture
-def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
-    """Return a function that makes a handler without a model."""
-    return lambda executor: HookHandler(executor, call=None, default=None, threads=threads)
 
 
 async def ask(handler: HookHandler, body: Any) -> Any:
@@ -36,37 +39,31 @@ async def ask(handler: HookHandler, body: Any) -> Any:
     return await handler.answer(body, trace)
 
 
-async def test_the_body_of_a_request_is_left_unchanged(make: Any, tmp_path: Any) -> None:
+async def test_the_body_of_a_request_is_left_unchanged(make: Any) -> None:
     """Hooks change bodies in place, but a canary's is answered by the stable version if it fails."""
-    path = tmp_path / "hook.py"
-    path.write_text("class Preprocess:\n    def process(self, body, state, s=None):\n        return body.pop('x')\n")
-    code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
-    handler = make(ThreadExecutor(code, threads=1))
-    body = {"x": 1}
+    handler, body = make("return body.pop('x')"), {"x": 1}
     assert 1 == await ask(handler, body)
     assert {"x": 1} == body
     await handler.close()
 
 
-async def test_a_thread_is_occupied_until_its_hook_has_ended(make: Any, tmp_path: Any) -> None:
+async def test_a_thread_is_occupied_until_its_hook_has_ended(make: Any, tmp_path: Path) -> None:
     """Also if the request of that hook was cancelled. One that is cancelled while it waits never runs."""
     gate = tmp_path / "gate"
-    path = tmp_path / "hook.py"
-    path.write_text(
-        "import time\nfrom pathlib import Path\nclass Preprocess:\n    def process(self, body, state, s=None):\n"
-        f"        Path({str(gate)!r} + str(body['n'])).touch()\n"
-        f"        while body['wait'] and not Path({str(gate)!r}).exists():\n            time.sleep(0.01)\n"
-        "        return body['n']\n"
-    )
-    code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
-    executor = ThreadExecutor(code, threads=1)
-    handler = make(executor)
+    handler = make(f"""
+import os, time
+open({str(gate)!r} + str(body["n"]), "x").close()
+while body["wait"] and not os.path.exists({str(gate)!r}): time.sleep(0.01)
+return body["n"]
+""")
     first = asyncio.create_task(ask(handler, {"wait": True, "n": 0}))
     try:
         await soon(lambda: (tmp_path / "gate0").exists())
         second, third = (asyncio.create_task(ask(handler, {"wait": False, "n": n})) for n in (1, 2))
         await asyncio.sleep(0)
-        assert 0 == executor._threads._work_queue.qsize(), "there, callers that left would stay while hooks hang"
+        assert 0 == handler._executor._threads._work_queue.qsize(), (
+            "there, callers that left would stay while hooks hang"
+        )
         first.cancel()
         second.cancel()
         await asyncio.gather(first, second, return_exceptions=True)

@@ -13,6 +13,7 @@ from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
+from tests.unit.gateway.story import deploy
 from tests.waiting import soon
 
 
@@ -36,14 +37,18 @@ async def test_a_large_answer_is_written_in_a_thread(served: Any, rows: int, is_
 
 
 @pytest.mark.parametrize(("words", "is_aside"), [(2, False), (20_000, True)])
+@pytest.mark.parametrize("name", ["e", "story"])
 async def test_a_long_text_is_tokenized_in_a_thread(
-    served: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
+    stack: Any, monkeypatch: pytest.MonkeyPatch, name: str, words: int, is_aside: bool
 ) -> None:
     """It takes milliseconds, in which no other request would be read."""
-    processor = served.gateway.table.current.endpoints["e"].text.processor
+    stack.deploy("e")
+    deploy(stack, "story", "m")
+    await stack.served("e", "story")
+    processor = stack.gateway.table.current.endpoints[name].handler.processor
     encode, threads = processor.encode, []
     monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
-    await served.gateway.plane.answer_to(InternalAsk(InternalCall("e", {"text": "good " * words})))
+    await stack.gateway.plane.answer_to(InternalAsk(InternalCall(name, {"text": "one " * words})))
     assert [is_aside] == [one != threading.get_ident() for one in threads]
 
 

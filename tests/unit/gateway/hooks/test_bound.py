@@ -69,28 +69,20 @@ async def settled() -> None:
 
 
 async def test_the_process_that_has_idled_longest_makes_room() -> None:
-    """One for each that waits, also of the pool that waits; a busy one never."""
-    _, a, b, c = made(3, 3)
+    """One for each that waits, however often that is looked at before it has ended; a busy one never."""
+    bound, a, b, c = made(3, 3)
     await b.start(2.0)
-    await a.start(1.0)
-    await a.start(is_busy=True)
-    await c.start(is_busy=True)
-    assert [1, 1, 1] == [len(pool.processes) for pool in (a, b, c)]
-    await c.start(is_busy=True)
-    assert [1, 0, 2] == [len(pool.processes) for pool in (a, b, c)]
-
-
-async def test_one_process_is_retired_for_each_that_waits() -> None:
-    """However often that is looked at before it has ended."""
-    bound, a, b = made(2, 2)
-    for number in range(2):
-        (await a.start(float(number))).ends_later = True
-    waiting = asyncio.create_task(b.start())
+    first = await a.start(1.0)
+    first.ends_later = True
+    busy = await a.start(is_busy=True)
+    waiting = asyncio.create_task(c.start(is_busy=True))
     await settled()
     bound.assign()
-    assert [True, False] == [process.is_retired for process in a.processes]
-    a.processes[0].end()
+    assert [first] == [one for pool in (a, b) for one in pool.processes if one.is_retired]
+    first.end()
     await waiting
+    await c.start(is_busy=True)
+    assert ([busy], [], 2) == (a.processes, b.processes, len(c.processes))
 
 
 async def test_a_cancelled_wait_takes_no_slot() -> None:

@@ -42,7 +42,9 @@ async def test_a_completion_and_its_stream_have_the_same_text(story: Any) -> Non
 
 
 async def test_chat_is_rendered_by_the_models_template(story: Any) -> None:
-    """The prompt is the rendered template. The first chunk of a stream contains the role."""
+    """The prompt is the rendered template. The first chunk of a stream contains the role. A chat can be sent to the
+    endpoint's address, as huggingface_hub does; an unknown endpoint is a 404 in OpenAI's form.
+    """
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     body = {"model": "story", "messages": messages, "max_tokens": 1}
     whole = (await story.client.post("/v1/chat/completions", json=body)).json()
@@ -51,15 +53,8 @@ async def test_chat_is_rendered_by_the_models_template(story: Any) -> None:
     assert {"role": "assistant", "content": ""} == first["choices"][0]["delta"]
     assert " three" == "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle)
     assert ({}, "length", "[DONE]") == (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done)
-
-
-async def test_a_chat_can_be_sent_to_the_endpoints_address(story: Any) -> None:
-    """huggingface_hub does this. An unknown endpoint is a 404 in OpenAI's form."""
-    messages = [{"role": "user", "content": "one"}]
-    reply = await story.client.post(
-        "/serve/story/v1/chat/completions", json={"model": "dummy", "messages": messages, "max_tokens": 1}
-    )
-    assert ("story", " two") == (reply.json()["model"], reply.json()["choices"][0]["message"]["content"])
+    there = (await story.client.post("/serve/story/v1/chat/completions", json={**body, "model": "dummy"})).json()
+    assert ("story", whole["choices"]) == (there["model"], there["choices"])
     missing = await story.client.post("/serve/nobody/v1/chat/completions", json={"messages": messages})
     assert (404, "model_not_found") == (missing.status_code, missing.json()["error"]["code"])
 
@@ -75,11 +70,14 @@ async def test_hugging_face_form_streams_as_text_generation_inference_does(story
         assert "length" == streamed[-1]["details"]["finish_reason"]
 
 
-async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any) -> None:
-    """OpenAI's client raises an error for it. The request is counted once, as failed."""
+@pytest.mark.parametrize("path", ["/v1/completions", "/serve/story"])
+async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any, path: str) -> None:
+    """It has the JSON of an error answer; OpenAI's client raises an error for it. It is counted once, as failed."""
     story.backend.streams[story.triton_name("story")] = failing
-    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
-    assert "event: error" in reply.text
+    body = {"text": "one"} if "serve" in path else {"model": "story", "prompt": "one"}
+    reply = await story.client.post(path, json={**body, "stream": True})
+    assert (200, True) == (reply.status_code, "event: error" in reply.text)
+    assert "model_failed" in reply.text
     assert "[DONE]" not in reply.text
     metrics = (await story.client.get("/metrics")).text
     failed = [li for li in metrics.splitlines() if li.startswith("gateway_requests_total") and "model_failed" in li]
@@ -157,71 +155,65 @@ async def test_invalid_and_unsupported_fields_are_400_in_openais_form(story: Any
         assert said in error["message"], (body, reply.text)
 
 
-CHAT = {"model": "story", "messages": [{"role": "user", "content": "one"}], "max_tokens": 1}
+CHAT = {"model": "story", **ONE, "max_tokens": 1}
 COMPLETION = {"model": "story", "prompt": "one", "max_tokens": 1}
+UNKNOWN: dict[str, object] = {
+    "guided_json": {"type": "object"}, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False},
+    "continue_final_message": True, "store": True, "reasoning_effort": "high", "n": True, "maxtokens": 5,
+    "truncate_prompt_tokens": 3, "é": 1,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("guided_json", {"type": "object"}), ("min_p", 0.1), ("min_tokens", 5), ("no_repeat_ngram_size", 2),
-        ("chat_template_kwargs", {"enable_thinking": False}), ("continue_final_message", True), ("store", True),
-        ("reasoning_effort", "high"), ("n", True), ("maxtokens", 5), ("truncate_prompt_tokens", 3), ("é", 1),
-    ],
-    ids=str,
-)  # fmt: skip
-async def test_a_field_that_would_be_ignored_is_refused_by_name(story: Any, field: str, value: object) -> None:
+async def test_a_field_that_would_be_ignored_is_refused_by_name(story: Any) -> None:
     """As at ``/serve``. It was answered with 200, as if it had been followed."""
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
-        reply = await story.client.post(path, json={**body, field: value})
-        assert 400 == reply.status_code, reply.text
-        assert ascii(field)[1:-1] in reply.json()["error"]["message"]
-        assert 200 == (await story.client.post(path, json={**body, field: None})).status_code
-    stream = {**CHAT, "stream": True, "stream_options": {field: value}}
-    assert 400 == (await story.client.post("/v1/chat/completions", json=stream)).status_code
+    for field, value in UNKNOWN.items():
+        for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
+            reply = await story.client.post(path, json={**body, field: value})
+            assert 400 == reply.status_code, reply.text
+            assert ascii(field)[1:-1] in reply.json()["error"]["message"]
+            assert 200 == (await story.client.post(path, json={**body, field: None})).status_code
+        stream = {**CHAT, "stream": True, "stream_options": {field: value}}
+        assert 400 == (await story.client.post("/v1/chat/completions", json=stream)).status_code
 
 
 LONG = [{"role": "user", "content": "one two three four five one"}, {"role": "assistant", "content": "one " * 6}]
 """A chat of 14 tokens, for a model that reads 16."""
 
 
+ASKED = "the prompt has 14 tokens and 3 new ones are asked for"
+TOO_LONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": LONG, "max_tokens": 3}, ASKED),
+    ({"messages": [*LONG, *LONG]}, "the prompt has more than 16 tokens"),
+    ({"prompt": "one " * 14, "max_tokens": 3}, ASKED),
+    ({"prompt": "one " * 17}, "is longer than the 16 tokens"),
+    ({"prompt": [3] * 14, "max_tokens": 3}, ASKED),
+    ({"prompt": [3] * 17, "max_tokens": 1}, "the prompt has more than 16 tokens"),
+]
+
+
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"messages": LONG, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
-        ({"messages": [*LONG, *LONG], "max_tokens": 1}, "the prompt has more than 16 tokens"),
-        ({"messages": [*LONG, *LONG]}, "the prompt has more than 16 tokens, the model reads 16 in all"),
-        ({"prompt": "one " * 14, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
-        ({"prompt": "one " * 17}, "is longer than the 16 tokens"),
-        ({"prompt": [3] * 14, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
-        ({"prompt": [3] * 17, "max_tokens": 1}, "the prompt has more than 16 tokens"),
-    ],
-    ids=range(7),
-)
-async def test_a_prompt_that_is_too_long_is_cut_only_on_request(
-    story: Any, body: dict[str, Any], said: str, streams: bool
-) -> None:
+async def test_a_prompt_that_is_too_long_is_cut_only_on_request(story: Any, streams: bool) -> None:
     """As at OpenAI and vLLM. It lost its beginning with 200 and no sign."""
-    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    body = {"model": "story", "stream": streams, **body}
-    reply = await story.client.post(path, json=body)
-    error = reply.json()["error"]
-    assert (400, "context_length_exceeded", "invalid_request_error") == (
-        reply.status_code, error["code"], error["type"],
-    )  # fmt: skip
-    assert said in error["message"]
-    assert 200 == (await story.client.post(path, json={**body, "truncate_prompt_tokens": -1})).status_code
-    fits = {**body, "messages": LONG} if "messages" in body else {**body, "prompt": "one " * 14}
-    assert 200 == (await story.client.post(path, json={**fits, "max_tokens": 2})).status_code
+    for asked, said in TOO_LONG:
+        path = "/v1/chat/completions" if "messages" in asked else "/v1/completions"
+        body = {"model": "story", "stream": streams, **asked}
+        reply = await story.client.post(path, json=body)
+        error = reply.json()["error"]
+        assert (400, "context_length_exceeded", "invalid_request_error") == (
+            reply.status_code, error["code"], error["type"],
+        )  # fmt: skip
+        assert said in error["message"]
+        assert 200 == (await story.client.post(path, json={**body, "truncate_prompt_tokens": -1})).status_code
+        fits = {**body, "messages": LONG} if "messages" in body else {**body, "prompt": "one " * 14}
+        assert 200 == (await story.client.post(path, json={**fits, "max_tokens": 2})).status_code
 
 
-@pytest.mark.parametrize("prompt", ["one " * 13, [3] * 13])
-async def test_a_default_that_does_not_fit_is_no_reason_to_refuse_a_prompt(story: Any, prompt: object) -> None:
+async def test_a_default_that_does_not_fit_is_no_reason_to_refuse_a_prompt(story: Any) -> None:
     """OpenAI's default of 16 new tokens was not asked for: as many follow as the model has positions left."""
-    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": prompt})
     usage = {"prompt_tokens": 13, "completion_tokens": 3, "total_tokens": 16}
-    assert (200, usage) == (reply.status_code, reply.json().get("usage"))
+    for prompt in ("one " * 13, [3] * 13):
+        reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": prompt})
+        assert (200, usage) == (reply.status_code, reply.json().get("usage"))
 
 
 async def test_a_faulty_chat_template_costs_only_chats(stack: Any) -> None:

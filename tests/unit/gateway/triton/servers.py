@@ -119,8 +119,6 @@ class GrpcServer:
     surveys: int = 0
     """How often it was asked what it holds."""
     hold: asyncio.Event | None = None
-    stops: asyncio.Event | None = None
-    """Answers nothing at all, as a stopped process does, until it is set."""
     steps: asyncio.Semaphore | None = None
     """Holds back the messages of streams: each takes one."""
     streams: list[str] = field(default_factory=list)
@@ -138,8 +136,6 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown model")
         if self.hold:
             await self.hold.wait()
-        if self.stops:
-            await self.stops.wait()
         return pb.ModelInferResponse(model_name=self.name)
 
     async def stream(self, requests: AsyncIterator[Any], _context: Any) -> AsyncIterator[Any]:
@@ -164,8 +160,6 @@ class GrpcServer:
 
     async def live(self, _request: Any, context: Any) -> Any:
         """Return that the server is live, unless it refuses."""
-        if self.stops:
-            await self.stops.wait()
         if self.refusal:
             await context.abort(*self.refusal)
         return pb.ServerLiveResponse(live=True)
