@@ -17,7 +17,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, cut, merge, split
 from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, ModelNotReady
 from gateway.prices import Prices
-from tests.simulated import ONE_SERVER, begin
+from tests.simulated import ONE_SERVER, begin, learned
 from tests.waiting import LIMIT_S, soon
 
 
@@ -188,16 +188,9 @@ def _entry(lengths: list[int]) -> Entry[Row]:
 _LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=6)
 
 
-def _prices(call: float, row: float, token: float) -> Prices:
-    """Return prices learned from calls with exactly these costs."""
-    prices, rng = Prices(), np.random.default_rng(3)
-    for _ in range(200):
-        rows, longest = int(rng.integers(1, 65)), int(rng.integers(4, 512))
-        prices.learn(rows, rows * longest, 0.0, call + row * rows + token * rows * longest)
-    return prices
-
-
-_FIXED, _PADDED, _BOTH = _prices(4e-3, 5e-5, 0), _prices(0, 0, 1e-5), _prices(2e-3, 2e-5, 5e-6)
+_FIXED, _PADDED, _BOTH = (
+    learned(*costs, lengths=(4, 100, 500), calls=200) for costs in ((4e-3, 5e-5, 0), (0, 0, 1e-5), (2e-3, 2e-5, 5e-6))
+)
 
 
 @settings(deadline=None, max_examples=100)

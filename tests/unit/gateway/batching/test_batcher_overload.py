@@ -14,7 +14,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
-from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
+from gateway.trace import BATCH, CLASSES, CRITICAL, DEFAULT, Flow
 from tests.simulated import ONE_SERVER, Price, Row, Server, SimulatedLoop, begin, simulate
 
 
@@ -164,6 +164,8 @@ async def test_less_important_work_queued_before_the_limit_refuses_no_request(
     pressure = Pressure("auto")
     stack = limited(loop, pressure)
     assert let_in(stack, lower, 100) == 100
+    assert stack.batcher.queued() == {name: 100 * (rank == lower) for rank, name in enumerate(CLASSES)}
+    assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(100, 400))
     await asyncio.sleep(0.01)
     pressure.press(loop.time())
     assert let_in(stack, lower, 10) == 0
@@ -201,19 +203,6 @@ async def test_every_ended_request_frees_its_room_in_its_class(loop: SimulatedLo
 
 
 @simulated
-async def test_the_batcher_reports_its_work_and_its_queue(loop: SimulatedLoop) -> None:
-    """For the dashboards: an idle batcher has no work."""
-    stack = Stack(loop)
-    assert stack.batcher.is_idle
-    for rank in (DEFAULT, BATCH, BATCH):
-        stack.ask(str(rank), rank=rank)
-    assert not stack.batcher.is_idle
-    assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
-    assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
-    await stack.batcher.close()
-
-
-@simulated
 async def test_a_request_larger_than_the_limit_is_admitted_whole_or_not_at_all(loop: SimulatedLoop) -> None:
     """Its rows need three calls. It is admitted while there is room for any row."""
     stack = limited(loop)
@@ -221,25 +210,6 @@ async def test_a_request_larger_than_the_limit_is_admitted_whole_or_not_at_all(l
     with pytest.raises(Overloaded):
         await second
     assert len((await first)[0]["y"]) == 3 * ROWS
-
-
-@simulated
-async def test_callers_that_wait_for_their_answers_are_not_limited(loop: SimulatedLoop) -> None:
-    """Their queue is ten calls long, but it does not grow."""
-    pressure, is_over = Pressure("auto"), False
-    stack = Stack(loop, pressure)
-    await stack.learn()
-
-    def ask() -> None:
-        if not is_over:
-            begin(stack.batcher, [Row(4)], loop.time() + 60, lambda *_: ask())
-
-    for number in range(10 * ROWS):
-        loop.call_later(number * 0.001, ask)
-    await asyncio.sleep(8)
-    is_over = True
-    assert not pressure.is_on
-    await stack.batcher.close()
 
 
 @simulated

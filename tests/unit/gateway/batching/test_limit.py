@@ -8,18 +8,14 @@ import pytest
 
 from gateway.batching.entries import BatchLimits
 from gateway.batching.limit import WorkLimit
-from gateway.prices import Prices
+from tests.simulated import learned
 
 ROWS = 10
 
 
-def learned(call: float, row: float, calls: int = 64) -> WorkLimit:
+def limit_of(call: float, row: float, calls: int = 64) -> WorkLimit:
     """Return a limit whose prices were learned from ``calls`` calls, in seconds per call and row."""
-    prices = Prices()
-    for number in range(calls):
-        rows = number % ROWS + 1
-        prices.learn(rows, rows, 0.0, call + row * rows)
-    limit = WorkLimit(prices, BatchLimits(max_rows=ROWS))
+    limit = WorkLimit(learned(call, row, lengths=(1,), calls=calls), BatchLimits(max_rows=ROWS))
     limit.learn(1.0)
     return limit
 
@@ -41,18 +37,18 @@ def rises(limit: WorkLimit, held: Iterable[float]) -> bool:
 )  # fmt: skip
 def test_work_that_grows_until_it_is_refused_or_answered_is_an_overload(held: list[float], is_overload: bool) -> None:
     """By any amount. Before prices are known, the work in hand would be a guess."""
-    assert is_overload is rises(learned(20e-3, 1e-3), held)
-    assert not rises(learned(20e-3, 1e-3, calls=8), held)
+    assert is_overload is rises(limit_of(20e-3, 1e-3), held)
+    assert not rises(limit_of(20e-3, 1e-3, calls=8), held)
 
 
 def test_a_full_call_is_one_whose_fixed_price_is_small() -> None:
     """More rows would only make it longer. With a high price of a call, all rows that fit are needed."""
-    assert learned(20e-3, 1e-3).full == pytest.approx(20e-3 + ROWS * 1e-3, rel=0.05)
-    assert learned(1e-3, 3e-3).full == pytest.approx(1e-3 + 3 * 3e-3, rel=0.2)
+    assert limit_of(20e-3, 1e-3).full == pytest.approx(20e-3 + ROWS * 1e-3, rel=0.05)
+    assert limit_of(1e-3, 3e-3).full == pytest.approx(1e-3 + 3 * 3e-3, rel=0.2)
 
 
 def test_some_milliseconds_of_work_are_always_admitted() -> None:
     """An event loop is late by milliseconds. Other limits are multiples of a full call."""
-    quick, slow = learned(10e-6, 1e-6), learned(20e-3, 1e-3)
+    quick, slow = limit_of(10e-6, 1e-6), limit_of(20e-3, 1e-3)
     assert quick.most(2) == 0.02
     assert slow.most(2) == 2 * slow.full == pytest.approx(slow.work(2 * ROWS, 2 * ROWS), rel=0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +11,7 @@ from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.order import FairOrder
 from gateway.prices import Prices
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
+from tests.simulated import learned
 
 LIMITS = BatchLimits(max_rows=8, max_padded_tokens=4096)
 
@@ -35,18 +35,9 @@ def tenants(batch: list[Entry[Row]]) -> str:
     return "".join(one.flow.tenant for one in batch)
 
 
-def learned(call: float, row: float, token: float = 0.0, lengths: Sequence[int] = (10,)) -> Prices:
-    """Return prices learned from calls that cost so many seconds per call, row and padded token."""
-    prices = Prices()
-    for rows in [*range(1, 9)] * 12:
-        for tokens in lengths:
-            prices.learn(rows, rows * tokens, 0.0, call + row * rows + token * rows * tokens)
-    return prices
-
-
 GPU = learned(20e-3, 0.01e-3)
 BY_ROW = learned(1e-3, 5e-3)
-BY_TOKEN = learned(1e-3, 0.0, 1e-3, lengths=(4, 100))
+BY_TOKEN = learned(1e-3, 0.0, 1e-3, lengths=(4, 100, 30))
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from gateway import default_version
-from gateway.control.assemble import assemble_snapshot, refusals
-from gateway.control.compile import compile_spec
-from gateway.control.version import Versions
-from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
-from gateway.path.routing import Snapshot
 from gateway.registry.ledger import Record
-from gateway.spec import decode
-from tests.fakes import FakeRegistry
 from tests.unit.gateway.conftest import starting
 
 BODY = {"text": "good"}
@@ -75,6 +64,8 @@ async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_s
         for name in names:  # the Task has not been read
             assert {503} == {status for _, status, _ in await answers(stack.client, name)}, name
         await stack.until(lambda: stack.gateway.health.first_sync_done)
+        for name in ("nobody", "nobody/1", "e/9", "c/1"):  # no wait helps
+            assert {404} == {status for _, status, _ in await answers(stack.client, name)}, name
         for name in names:
             found = await answers(stack.client, name)
             assert {503} == {status for _, status, _ in found}, found
@@ -110,11 +101,13 @@ async def test_a_canary_whose_versions_cannot_be_served_says_why(stack: Any) -> 
     stack.deploy("clf", "m1", version="2")
     stack.registry.add_endpoint("clf", "gone", version="1")
     canary(stack, "zc", clf_1=1.0, clf_2=0.0)
+    canary(stack, "wrong", clf_2=-1.0)
     await stack.until(lambda: "clf/2" in stack.gateway.table.current.endpoints and stack.state("clf/1")[0] == "failed")
     found = await answers(stack.client, "zc")
     assert {503} == {status for _, status, _ in found}, found
     assert all("zc is failed: model gone is not in the registry" in text for _, _, text in found if text), found
     assert not any("clf/2" in text for _, _, text in found), found
+    assert {503} == {status for _, status, _ in await answers(stack.client, "wrong")}
     [row] = [one for one in (await stack.client.get("/v1/status")).json()["pending"] if one["url"] == "zc"]
     assert ("failed", True) == (row["state"], "model gone" in row["reason"])
     index = (await stack.client.post("/v2/repository/index", json={})).json()
@@ -122,9 +115,7 @@ async def test_a_canary_whose_versions_cannot_be_served_says_why(stack: Any) -> 
 
 
 async def test_addresses_that_stand_for_a_name_are_not_ready_either(stack: Any) -> None:
-    """The only endpoint, version 1 of an endpoint without versions, and labels for a canary. What no configuration
-    names is not found, nor is an unknown version of a known name: no wait helps.
-    """
+    """The only endpoint, version 1 of an endpoint without versions, and labels for a canary."""
     stack.add_text_model("m1")
     stack.registry.add_endpoint("e", "m1")
     canary(stack, "c", e=1.0)
@@ -135,47 +126,3 @@ async def test_addresses_that_stand_for_a_name_are_not_ready_either(stack: Any) 
         ("POST", "/v1/feedback", {"endpoint": "c", "predicted": "good", "label": "good"}),
     ):  # fmt: skip
         assert 503 == (await stack.client.request(method, path, json=body)).status_code, path
-    for name in ("nobody", "nobody/1", "e/9"):
-        assert {404} == {status for _, status, _ in await answers(stack.client, name)}, name
-
-
-@given(
-    canaries=st.dictionaries(
-        st.sampled_from(["c", "d", "a"]),
-        st.tuples(
-            st.lists(st.sampled_from(["a/1", "a/2", "b", "x"]), max_size=3), st.lists(st.floats(-1, 2), max_size=3)
-        ),
-        max_size=3,
-    ),
-    default=st.sampled_from(["", "a/1", "a/2"]),
-    failed=st.sets(st.sampled_from(["a/1", "a/2", "b"])),
-)  # fmt: skip
-def test_no_name_of_a_task_without_built_versions_is_unknown(
-    canaries: dict[str, tuple[list[str], list[float]]], default: str, failed: set[str]
-) -> None:
-    """Whatever its rules, however far its versions are: each name has a reason that can be read and shown."""
-    registry = FakeRegistry()
-    for url in ("a/1", "a/2", "b"):
-        name, _, version = url.partition("/")
-        registry.add_endpoint(name, "m", version=version)
-    for name, (urls, weights) in canaries.items():
-        registry.canary[name] = {"endpoint": name, "weights": weights, "load_endpoints": urls}
-    if default:
-        registry.ledger.write(
-            [Record(default_version.KIND, *default_version.record("first", "a", default_version.Default(default)))]
-        )
-    plan = compile_spec(decode(registry.task()), default_triton="t:8001")
-    versions = Versions(lambda: 0.0, lambda _: None)
-    for version in versions.configure(plan.endpoints, refusals(plan.faults)):
-        versions.building(version)
-        if version.url in failed:
-            versions.failed(version, "no data")
-    snapshot = assemble_snapshot(plan, {}, versions.pending(), Snapshot())
-    for name in {"a/1", "a/2", "b", *canaries, *(["a"] if default else [])}:
-        with pytest.raises(ModelNotReady) as told:
-            snapshot.resolve(name)
-        assert told.value.retry_after
-        assert name in told.value.message
-    for name in {"z", "a/9", "c/1"}:
-        with pytest.raises((EndpointNotFound, VersionNotFound)):
-            snapshot.resolve(name)

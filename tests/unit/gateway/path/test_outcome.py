@@ -10,40 +10,11 @@ import pytest
 
 from gateway.errors import ClientGone
 from gateway.http.exchange import Exchange
-from gateway.outcome import Outcome, in_task
+from gateway.outcome import Outcome
 from gateway.path.ask import Ask
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
-
-
-async def test_an_outcome_resumes_the_coroutine_at_once_and_a_task_or_thread_is_awaited_as_one() -> None:
-    """With its value or its error; one that is set already is not waited for."""
-    told: list[Any] = []
-    first, second, third = Outcome[str](), Outcome[str](), Outcome[str]()
-    third.set_result("c")
-
-    async def work(value: int) -> int:
-        await asyncio.sleep(0)
-        return 10 // value
-
-    async def answer() -> None:
-        told.append(await first)
-        with pytest.raises(ValueError, match="b"):
-            await second
-        told.append(await third)
-        told.append(await in_task(work(5)))
-        with pytest.raises(ZeroDivisionError):
-            await in_task(work(0))
-
-    ask = Ask()
-    ask.run(answer())
-    first.set_result("a")
-    assert ["a"] == told
-    second.set_exception(ValueError("b"))
-    assert ["a", "c"] == told
-    await soon(lambda: ask.is_over)
-    assert ["a", "c", 2] == told
 
 
 @pytest.mark.parametrize("foreign", [lambda: asyncio.sleep(1), lambda: asyncio.get_running_loop().create_future()])
