@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.admin.feedback import MAX_ITEMS
-from gateway.callers.keys import Key, digest, new_key
 from gateway.registry import Record
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.conftest import answering
+from tests.unit.gateway.http.serving import made_key, write_keys
 
 ONE = {"endpoint": "e/1", "predicted": "GOOD", "label": "BAD"}
 
@@ -26,7 +25,7 @@ async def served(stack: Any) -> None:
 
 
 async def test_the_forms_of_feedback(stack: Any) -> None:
-    """One label or many. They are counted by version, in the metrics at once."""
+    """One label or many. They are counted by version, also by one that was replaced: labels come late."""
     await served(stack)
     answer = (await stack.client.post("/serve/e/2", json={"text": "good"})).json()
     for body, counted in (
@@ -37,24 +36,16 @@ async def test_the_forms_of_feedback(stack: Any) -> None:
     ):
         reply = await stack.client.post("/v1/feedback", json=body, headers={"x-request-id": "mine"})
         assert (200, {"counted": counted}, "mine") == (reply.status_code, reply.json(), reply.headers["x-request-id"])
+    reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
+    assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
     text = (await stack.client.get("/metrics")).text
     for line in (
-        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="1"} 2.0',
+        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="1"} 3.0',
+        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="7"} 1.0',
         'gateway_feedback_total{endpoint="e",label="GOOD",predicted="GOOD",version="1"} 1.0',
         'gateway_feedback_total{endpoint="h",label="ham",predicted="spam",version=""} 1.0',
     ):
         assert line in text
-
-
-async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> None:
-    """Labels come late. The endpoint and its labels are known."""
-    await served(stack)
-    reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
-    assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
-    assert (
-        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="7"} 1.0'
-        in (await stack.client.get("/metrics")).text
-    )
 
 
 @pytest.mark.parametrize(
@@ -70,6 +61,7 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
         ({**ONE, "label": "neutral"}, 422, "e has no label neutral"),
         ({**ONE, "endpoint": "none/1"}, 404, "is not served here"),
         ({**ONE, "endpoint": "e/x"}, 404, "is not served here"),
+        ({**ONE, "endpoint": "c"}, 422, "stands for several versions"),
     ],
 )
 async def test_a_request_with_an_invalid_label_is_refused_whole(
@@ -77,9 +69,10 @@ async def test_a_request_with_an_invalid_label_is_refused_whole(
 ) -> None:
     """With the reason and the position. Nothing of it is counted."""
     await served(stack)
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
     reply = await stack.client.post("/v1/feedback", json=body)
-    assert status == reply.status_code, reply.text
-    assert said in reply.json()["error"]
+    assert (status, True) == (reply.status_code, said in reply.json()["error"]), reply.text
     assert "gateway_feedback_total{" not in (await stack.client.get("/metrics")).text
 
 
@@ -94,32 +87,19 @@ async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
     assert 413 == (await stack.client.post("/v1/feedback", content=b"x" * ((1 << 20) + 1))).status_code
 
 
-async def test_feedback_needs_a_version_not_a_canary(stack: Any) -> None:
-    """A canary has several versions; the answer says which one it came from."""
-    await served(stack)
-    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
-    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
-    reply = await stack.client.post("/v1/feedback", json={**ONE, "endpoint": "c"})
-    assert (422, "x-served-by of the answer says which it was") == (reply.status_code, reply.json()["hint"])
-
-
 async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_path: Any) -> None:
     """And only for the key's endpoints. The right to infer does not include it."""
-    texts, keys = {}, []
-    for name, fields in {
-        "asks": {"operations": ("infer",)}, "labels": {"operations": ("feedback",)},
-        "others": {"operations": ("feedback",), "endpoints": ("h",)},
-    }.items():  # fmt: skip
-        texts[name], ident = new_key()
-        keys.append(Key(ident, digest(PEPPER, texts[name].encode()).hex(), name, **fields))
-    (tmp_path / "keys.json").write_bytes(written_file(*keys))
-    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
-    stack = make_stack(keys_file=str(tmp_path / "keys.json"))
+    made = {
+        "asks": made_key("asks", operations=("infer",)), "labels": made_key("labels", operations=("feedback",)),
+        "others": made_key("others", operations=("feedback",), endpoints=("h",)),
+    }  # fmt: skip
+    path = write_keys(tmp_path, *(key for _, key in made.values()))
+    stack = make_stack(keys_file=str(path))
     async with stack.gateway.running():
         await served(stack)
         seen = {}
-        for name in ("", *texts):
-            headers = {"x-api-key": texts[name]} if name else {}
+        for name in ("", *made):
+            headers = {"x-api-key": made[name][0]} if name else {}
             reply = await stack.client.post("/v1/feedback", json=ONE, headers=headers)
             seen[name] = (reply.status_code, reply.headers.get("x-refused-because"))
     assert {

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from gateway.admin.page import POLICY, page
-from gateway.metrics import drift
 from tests.core_client import listening
 from tests.waiting import LIMIT_S
 
@@ -276,15 +275,10 @@ async def test_the_page_has_security_headers(stack: Any) -> None:
 
 @pytest.mark.browser
 async def test_the_page_shows_what_a_gateway_says(monkeypatch: pytest.MonkeyPatch, stack: Any, tmp_path: Path) -> None:
-    """A canary with curves and histograms, drawn in Chromium while requests go on."""
+    """A canary with curves, drawn in Chromium while requests go on."""
     monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 2.0)
-    references = stack.settings.state_dir / "references"
-    references.mkdir(parents=True)
-    reference = drift.Reference({"predicted_label": drift.reference_of({"GOOD": 900, "BAD": 100})})
     stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.2, 0.8], "load_endpoints": ["e/2", "e/1"]}
     for version in ("1", "2"):
-        (references / "e").mkdir(exist_ok=True)
-        (references / "e" / f"{version}.json").write_text(drift.encode(reference))
         stack.deploy("e", version=version)
     await stack.served("e/1", "e/2")
 
@@ -302,54 +296,43 @@ async def test_the_page_shows_what_a_gateway_says(monkeypatch: pytest.MonkeyPatc
             await seen()
             await asyncio.sleep(0.1)
         shown = await reading
-    assert shown.count('<div class="drift"') >= 2
     assert shown.count("<canvas") >= 2 * 3, "curves"
-    assert [] == [text for text in ("POST /serve/e/1", "canary", "predicted_label", "p99", "not judged")
-                  if text not in shown]  # fmt: skip
+    assert [] == [text for text in ("POST /serve/e/1", "canary", "p99") if text not in shown]
 
 
 _LOOKED_AT = """
-const faults = [];
-function look(frame) {
-  const page = frame.contentDocument, wide = page.documentElement.clientWidth;
-  const fault = (what, one) => faults.push(frame.title + ': ' + what + ' ' + (one ? one.outerHTML.slice(0, 90) : ''));
-  const named = one => one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length;
-  if (page.documentElement.scrollWidth > wide) fault('is wider than its window, ' + page.documentElement.scrollWidth);
-  const ids = [...page.querySelectorAll('[id]')].map(one => one.id);
-  if (new Set(ids).size !== ids.length) fault('an id twice');
-  for (const one of page.querySelectorAll('a,button,input,select,summary,.wide,svg:not([aria-hidden])'))
-    if (!named(one)) fault('no name', one);
-  return page.querySelectorAll('*').length;
-}
 addEventListener('load', () => setTimeout(() => {
-  const seen = [...document.querySelectorAll('iframe')].map(look).reduce((all, one) => all + one);
-  const said = document.createElement('pre');
-  said.id = 'said';
-  said.textContent = JSON.stringify({seen, faults});
-  document.body.append(said);
+  const said = [...document.querySelectorAll('iframe')].map(frame => {
+    const page = frame.contentDocument;
+    const unnamed = [...page.querySelectorAll('a,button,input,select,summary,.wide,svg:not([aria-hidden])')].filter(
+      one => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length));
+    return [page.querySelectorAll('*').length > 30, page.documentElement.scrollWidth <= frame.width,
+      unnamed.map(one => one.outerHTML)];
+  });
+  document.body.append(Object.assign(document.createElement('pre'), {id: 'said', textContent: JSON.stringify(said)}));
 }, 2000));
 """
-"""Looks at every page of a document of frames: does it fit, are things named."""
+"""Looks at every page of a document of frames: is it drawn, does it fit, are things named."""
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "outage", ["async()=>{throw new TypeError('gone')}", "async()=>new Response('',{status:502})"],
-    ids=["gone", "refused"],
-)  # fmt: skip
-def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: str) -> None:
+def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path) -> None:
     """Without an answer the page keeps the last numbers and shows since when. The next answer ends that."""
-    script = (
-        "addEventListener('load',()=>{later(()=>{note();answer=" + outage + "},4000);"
-        "later(()=>{note();said.push(document.body.classList.contains('old'));answer=given},11000);"
-        "later(()=>{note();said.push(document.body.classList.contains('old'),rowsOf(status).length);report()},18000)});"
-    )
+    script = """
+    addEventListener('load', () => {
+      later(() => { note(); answer = async () => new Response('', {status: 502}); }, 4000);
+      later(() => { note(); said.push(document.body.classList.contains('old')); answer = given; }, 11000);
+      later(() => {
+        note();
+        said.push(document.body.classList.contains('old'), rowsOf(status).length);
+        report();
+      }, 18000);
+    });"""
     before, during, is_old, after, is_still_old, kept = run_in_browser(
         with_script(status_of(endpoint("e"), curves={}), script), tmp_path
     )
-    assert ("", "", 1) == (before, after, kept)
+    assert ("", "", 1, True, False) == (before, after, kept, is_old, is_still_old)
     assert re.match(r"no answer from the gateway since \d", during)
-    assert (True, False) == (is_old, is_still_old)
 
 
 @pytest.mark.browser
@@ -463,5 +446,4 @@ def test_page_fits_at_three_widths(tmp_path: Path) -> None:
     )  # fmt: skip
     content = f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}"
     found = run_in_browser(content, tmp_path, "--hide-scrollbars", width=1400)
-    assert found["seen"] > 3 * 100
-    assert [] == found["faults"]
+    assert [[True, True, []]] * 6 == found

@@ -111,54 +111,34 @@ def test_the_log_is_off_unless_a_share_is_kept(tmp_path: Path) -> None:
         made("*=1", tmp_path / "file")
 
 
-async def test_only_answers_of_models_are_kept() -> None:
-    """Refusals and failures are in the log and the metrics. A tokenizer's answers are not a model's."""
-    sink = MemorySink()
-    kept = log(sink)
-    kept.answered(trace(outcome="overloaded"))
-    kept.answered(trace(url=""))
-    kept.answered(trace(body=Lookup(lambda _processor: None)))
-    await kept.write()
-    assert [] == sink.records
-
-
-async def test_fields_are_dropped_at_any_depth() -> None:
-    """Before a record is written, including the record's own fields."""
-    sink = MemorySink()
-    kept = log(sink, dropped=frozenset({"user", "tenant"}))
-    kept.answered(trace(body={"users": [{"user": {}, "text": "t"}], "user": "u"}, caller=Caller("c", "acme"),
-                        answer={"vector": np.array([1.0, 2.0], np.float32), "tenant": 1}))  # fmt: skip
-    await kept.write()
-    [found] = sink.records
-    assert ({"users": [{"text": "t"}]}, {"vector": [1.0, 2.0]}) == (found["request"], found["answer"])
-    assert ("c", False) == (found["caller"], "tenant" in found)
-
-
 @pytest.mark.parametrize(
-    ("content", "kept"),
-    [(b"plain", "plain"), (b"\xff\x00", {"base64": "/wA="}), (None, None), ({1: {2}}, {"1": [2]})],
-)
-async def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
-    """Bytes too, as text if they are text."""
-    sink = MemorySink()
-    writer = log(sink)
-    writer.answered(trace(answer=content, body=content))
+    ("fields", "outcome", "kept"),
+    [
+        # Refusals and failures are in the log and the metrics; a tokenizer's answers are not a model's.
+        ({"outcome": "overloaded"}, None, None), ({"url": ""}, None, None),
+        ({"body": Lookup(lambda _processor: None)}, None, None),
+        ({"answer": object()}, NOT_JSON, None), ({"body_bytes": 2 << 20}, TOO_LARGE, None),
+        ({"answer": {"text": "\x00" * 300_000}}, TOO_LARGE, None),  # six characters each as JSON
+        ({"answer": b"plain"}, WRITTEN, "plain"), ({"answer": b"\xff\x00"}, WRITTEN, {"base64": "/wA="}),
+        ({"answer": None}, WRITTEN, None), ({"answer": {1: {2}}}, WRITTEN, {"1": [2]}),
+        ({"answer": {"vector": np.array([1.0, 2.0], np.float32), "tenant": 1}, "caller": Caller("c", "acme")}, WRITTEN,
+         {"vector": [1.0, 2.0]}),
+    ],
+    ids=["refused", "no version", "tokens", "no JSON", "large", "large as JSON", "text", "bytes", "nothing", "hook's",
+         "array"],
+)  # fmt: skip
+async def test_what_is_kept_and_how(fields: dict[str, Any], outcome: str | None, kept: object) -> None:
+    """Only answers of models, as JSON; what cannot be written is dropped alone. Fields are dropped at any depth."""
+    counts, sink = Counter[str](), MemorySink()
+    writer = log(sink, counts=counts, dropped=frozenset({"user", "tenant"}))
+    writer.answered(trace(**{"body": {"users": [{"user": {}, "text": "t"}], "user": "u"}, **fields}))
+    writer.answered(trace(url="other"))
     await writer.write()
-    assert [(kept, kept)] == [(record["request"], record["answer"]) for record in sink.records]
-
-
-async def test_an_unwritable_record_is_dropped_alone() -> None:
-    """For example an object of a hook, or a record that is too large."""
-    counts: Counter[str] = Counter()
-    sink = MemorySink()
-    kept = log(sink, counts=counts)
-    kept.answered(trace(answer=object()))
-    kept.answered(trace(body_bytes=2 << 20))
-    kept.answered(trace(answer={"text": "\x00" * 300_000}))  # six characters each as JSON
-    kept.answered(trace())
-    await kept.write()
-    assert {NOT_JSON: 1, TOO_LARGE: 2, WRITTEN: 1} == counts
-    assert 1 == len(sink.records)
+    *found, last = sink.records
+    assert ("other", {WRITTEN: 1} if outcome is None else Counter([WRITTEN, outcome])) == (last["url"], counts)
+    assert [({"users": [{"text": "t"}]}, kept, False)] * (outcome == WRITTEN) == [
+        (record["request"], record["answer"], "tenant" in record) for record in found
+    ]
 
 
 @pytest.mark.parametrize(("limit", "most"), [("_MAX_QUEUED", 5), ("_MAX_QUEUED_BYTES", 3000)])
@@ -212,23 +192,15 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
 
 
 async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any]) -> None:
-    """Pieces are collected only if the log is on."""
+    """As one that is not streamed."""
     from tests.unit.gateway.story import serve
 
-    for rules, expected in (("*=1", 1), ("", 0)):
-        stack = make_stack(payload_log=rules)
-        sink = MemorySink()
-        if rules:
-            stack.gateway._payloads = PayloadLog(sink, shares(rules), count=counted(stack))
-        async with stack.gateway.running():
-            await serve(stack)
-            url = next(iter(stack.gateway.table.current.endpoints))
-            seen: list[Trace] = []
-            stack.gateway.plane.subscribe(seen.append)
-            await stack.client.post(f"/serve/{url}", json={"text": "once upon", "stream": True})
-            assert bool(expected) is (seen[0].pieces is not None)
-        assert expected == len(sink.records)
-        if expected:
-            answer = sink.records[0]["answer"]
-            assert {"text", "finish_reason", "generated_tokens"} == set(answer)
-            assert answer["text"]
+    stack = make_stack(payload_log="*=1")
+    stack.gateway._payloads = PayloadLog(sink := MemorySink(), shares("*=1"), count=counted(stack))
+    async with stack.gateway.running():
+        await serve(stack)
+        url = next(iter(stack.gateway.table.current.endpoints))
+        await stack.client.post(f"/serve/{url}", json={"text": "once upon", "stream": True})
+    [record] = sink.records
+    assert {"text", "finish_reason", "generated_tokens"} == set(record["answer"])
+    assert record["answer"]["text"]
