@@ -44,7 +44,7 @@ from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
-from gateway.grpc.server import RpcServer, Tls
+from gateway.grpc.server import RpcServer, credentials
 from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health, listed
 from gateway.http.addresses import LARGEST_BYTES, Addresses
@@ -331,7 +331,7 @@ class Gateway:
         )  # fmt: skip
         tls = None
         if settings.tls_certificate:
-            tls = Tls(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
+            tls = credentials(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
         await rpc.start(settings.host, settings.grpc_port, tls)
         return rpc
 

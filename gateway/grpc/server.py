@@ -75,30 +75,25 @@ Method = Callable[[Any, Caller | None], Awaitable[Any]]
 """``method(request, caller)`` answers a request; ``caller`` is None if callers need not be known."""
 
 
-class Tls:
-    """PEM files of certificate, key and (for mutual TLS) the callers' authority, read for each connection."""
+def credentials(certificate: str, key: str, authority: str = "") -> Any:
+    """Return a server's credentials of PEM files, which are read for each connection. Raises ``OSError``.
 
-    def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
-        self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
-        self._needs_client = bool(client_authority)
+    ``authority``: clients need its certificate.
+    """
 
-    def credentials(self) -> Any:
-        """Return the server's credentials. Raises ``OSError`` if a file cannot be read."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._read(), self._read_again, require_client_authentication=self._needs_client
-        )
+    def read() -> Any:
+        mine = Path(key or certificate).read_bytes(), Path(certificate).read_bytes()
+        return grpc.ssl_server_certificate_configuration([mine], Path(authority).read_bytes() if authority else None)
 
-    def _read_again(self) -> Any:
+    def read_again() -> Any:
         # gRPC calls this at every handshake; None keeps the current certificates, as it does if the new ones are bad.
         try:
-            return self._read()
+            return read()
         except OSError as error:
             _log.warning("certificates cannot be read, the old ones stay: %s", error)
             return None
 
-    def _read(self) -> Any:
-        key, chain, *authority = (file.read_bytes() for file in self._files)
-        return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
+    return grpc.dynamic_ssl_server_credentials(read(), read_again, require_client_authentication=bool(authority))
 
 
 class RpcServer:
@@ -128,7 +123,7 @@ class RpcServer:
         self._statistics = statistics
         self._version = version
         max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
-        self._receiving = Receiving(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
+        self.receiving = Receiving(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
@@ -171,14 +166,17 @@ class RpcServer:
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
-        """Listen on ``host:port`` (0: any free one) and return the port. Raises ``OSError`` if it is taken."""
+    async def start(self, host: str, port: int, tls: Any = None) -> int:
+        """Listen on ``host:port`` (0: any free one) and return the port; ``tls``: see ``credentials``.
+
+        Raises ``OSError`` if it is taken.
+        """
         shown_host = f"[{host}]" if ":" in host else host
         try:
             if tls is None:
                 bound = self._server.add_insecure_port(f"{shown_host}:{port}")
             else:
-                bound = self._server.add_secure_port(f"{shown_host}:{port}", tls.credentials())
+                bound = self._server.add_secure_port(f"{shown_host}:{port}", tls)
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {shown_host}:{port}: {error}") from error
         await self._server.start()
@@ -262,7 +260,7 @@ class RpcServer:
 
     async def _stream(self, _requests: object, context: Any) -> None:
         try:
-            while (message := await self._receiving.message(context)) is not grpc.aio.EOF:
+            while (message := await self.receiving.message(context)) is not grpc.aio.EOF:
                 # A stream may live longer than its caller's key: each request of it is checked.
                 ask = StreamAsk(self, context, message)
                 del message
@@ -271,14 +269,6 @@ class RpcServer:
                     break
         except GatewayError as error:
             _refuse(context, error)
-
-    async def receive(self, context: Any, seconds: float) -> Any:
-        """Return the message of a call once it is complete. Raises ``GatewayError``."""
-        # The iterator that gRPC passes to the method is not used: it keeps the message unless it is read to its end.
-        message = await self._receiving.message(context, seconds)
-        if message is grpc.aio.EOF:
-            raise MalformedBody("the call has no message")
-        return message
 
     def build_call(self, request: Any) -> RpcCall:
         """Return what a message asks. Raises ``GatewayError``."""
@@ -344,7 +334,10 @@ class RpcAsk(Ask):
         del route
         server, request = self._server, self._request
         if request is None:
-            message = await in_task(server.receive(self._context, self.timeout))
+            # The iterator that gRPC passes to the method is not used: it keeps a message unless it is read to its end.
+            message = await in_task(server.receiving.message(self._context, self.timeout))
+            if message is grpc.aio.EOF:
+                raise MalformedBody("the call has no message")
             request = _parse_message(message, pb.ModelInferRequest)
             del message
         self._request = None

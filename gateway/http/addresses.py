@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -32,8 +32,8 @@ _CHAT: Final = "/v1/chat/completions"
 """huggingface_hub also appends it to an endpoint's address."""
 _PIPELINE: Final = "/pipeline/"
 _RERANK: Final = {"/v1/rerank": 1, "/v2/rerank": 2}
-_MAX_RECENT: Final = 1024
-_MAX_RECENT_PATH: Final = 256
+_MAX_RECENT: Final = 256
+"""Addresses whose routes are kept: at most as many bytes as their heads, 16 MiB."""
 _EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
 _OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]] = {
     "/v1/embeddings": openai.EmbeddingsCall,
@@ -53,24 +53,10 @@ class Addresses:
         self._table = table
         self._prefix = prefix
         self._max_body_bytes = max_body_bytes
-        self._recent: dict[str, Route | None] = {}
-        """What was found at recent paths without a query."""
+        self.at = lru_cache(_MAX_RECENT)(self._at)
+        """``at(path, query)`` returns how requests to an address are read; None if inference is not asked for there."""
 
-    def at(self, path: str, query: bytes = b"") -> Route | None:
-        """Return how requests to ``path`` are read; None if it is not an inference address."""
-        if query:
-            return self._limited(path, query)
-        recent = self._recent
-        if path not in recent:
-            if len(recent) >= _MAX_RECENT:
-                recent.clear()
-            found = self._limited(path, b"")
-            if len(path) > _MAX_RECENT_PATH:
-                return found
-            recent[path] = found
-        return recent[path]
-
-    def _limited(self, path: str, query: bytes) -> Route | None:
+    def _at(self, path: str, query: bytes = b"") -> Route | None:
         found, most = self._find(path, query), self._max_body_bytes
         return found._replace(max_json=most, max_other=0) if found is not None and most else found
 

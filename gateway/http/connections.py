@@ -131,7 +131,6 @@ class Connections:
         if not waiting:
             return False
         _, connection = min(waiting, key=lambda found: found[0])
-        self.forget(connection)
         self.count(MADE_ROOM)
         connection.is_idle_too_long()
         return True
@@ -141,11 +140,6 @@ class Connections:
         refusals of callers that retry at once take a bounded share of the process.
         """
         return max(1.0, self.resting / _RETRIES_PER_SECOND)
-
-    def forget(self, connection: Connection) -> None:
-        """Remove a connection from every queue."""
-        for line in (self.heads, self.bodies, self.idle, self.unread):
-            line.leave(connection)
 
     def leave(self) -> None:
         """Close every connection, old and new, after its next answer."""

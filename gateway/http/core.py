@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         """Tell the request that its client has left, and cancel the timers."""
         del exc
         self._limits.open.discard(self)
-        self._limits.forget(self)
+        self._enter(None)
         for timer in (self._age, self._rest):
             if timer is not None:
                 timer.cancel()
@@ -465,6 +465,7 @@ class Connection(asyncio.Protocol):
 
     def is_idle_too_long(self) -> None:
         """End it: it was idle for too long, or its place is needed."""
+        self._enter(None)
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

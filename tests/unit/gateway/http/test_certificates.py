@@ -14,7 +14,7 @@ import grpc
 import pytest
 import trustme
 
-from gateway.grpc.server import Tls
+from gateway.grpc.server import credentials
 from gateway.http.certificates import tls_context
 from tests.unit.gateway.grpc.test_server import Caller as Client
 from tests.unit.gateway.grpc.test_server import make_server, texts
@@ -45,9 +45,9 @@ class Authority:
         if name:
             issued = self._authority.issue_cert(name, common_name="x")
             shown = issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
-        credentials = grpc.ssl_channel_credentials(self._authority.cert_pem.bytes(), *shown)
+        mine = grpc.ssl_channel_credentials(self._authority.cert_pem.bytes(), *shown)
         options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
+        async with grpc.aio.secure_channel(f"localhost:{port}", mine, options) as channel:
             try:
                 await Client(channel).infer(texts("e", "good"))
             except grpc.aio.AioRpcError as error:
@@ -126,7 +126,7 @@ async def test_grpc_knows_clients_by_the_same_names_and_uses_renewed_certificate
         stack.deploy("e")
         await stack.served("e")
         server = make_server(stack)
-        port = await server.start("127.0.0.1", 0, Tls(*authority.files))
+        port = await server.start("127.0.0.1", 0, credentials(*authority.files))
         found = [await authority.rpc(port, name) for name in ("svc.example", "other.example", "")]
         assert ["OK", "UNAUTHENTICATED", "UNAVAILABLE"] == found
         assert "OK" == await Authority(tmp_path).rpc(port, "svc.example")
