@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from gateway import hocon
 
 # As a real ClearML server answered them (clearml-serving 1.3.5), shortened.
-RECORDED = {
-    "endpoints": '''test_onnx/1 {
+RECORDED = '''test_onnx/1 {
   engine_type = "triton"
   serving_url = "test_onnx"
   model_id = "bd81fa0bd3234dc2ac52dfde748723cb"
@@ -47,33 +46,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
     platform = "\\\\onnxruntime_onnx\\\\"
     enable = true
   }
-}''',
-    "canary": """test_canary {
-  endpoint = "test_canary"
-  weights = [0.1, 0.9]
-  load_endpoints = ["test_onnx/2", "test_onnx/1"]
-}
-test_canary_prefix {
-  load_endpoints = []
-}""",
-    "metric_logging": """test_onnx/1 {
-  endpoint = "test_onnx/1"
-  log_frequency = 0.5
-  metrics {
-    x0 {
-      type = "scalar"
-      buckets = [0.0, 0.1, 0.5, 1.0]
-    }
-    latency {
-      type = "value"
-      buckets = null
-    }
-  }
-}
-"test_multi/*" {
-  endpoint = "test_multi/*"
-}""",
-}
+}'''
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
 SCALARS = st.one_of(
@@ -114,23 +87,21 @@ def same(text: str) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_sections_are_read_as_by_the_sdk(name: str) -> None:
-    assert ours(RECORDED[name])
-    assert same(RECORDED[name])
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ('a = ["", "b"]', ["b"]), ('a = "x\\ny\\q"', "x\ny\\q"), ("a = -inf", "-inf"), ("a = 1e-07", 1e-7),
         ('a = """x "y"\n"""', 'x "y"\n'), ("a { b/c d = 1 }", {"b/c d": 1}), ("a = null", None),
         ("a { include b { c = 1 } }", {"include b": {"c": 1}}),
+        ('a {\n  w = [0.1, 0.9]\n  l = []\n  "t/*" {\n    b = null\n  }\n}',
+         {"w": [0.1, 0.9], "l": [], "t/*": {"b": None}}),
     ],
 )  # fmt: skip
 def test_peculiar_values_are_read_as_by_the_sdk(text: str, value: object) -> None:
     assert ours(text) == {"a": value}
     assert same(text)
+    assert ["test_onnx/1", "test_multi", "my.model.v1"] == list(ours(RECORDED))
+    assert same(RECORDED)
 
 
 @settings(max_examples=25, deadline=None)

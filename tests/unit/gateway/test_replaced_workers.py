@@ -99,17 +99,6 @@ def test_workers_of_a_killed_parent_stop_accepting(tmp_path: Path) -> None:
         until(lambda: not gateway.workers())
 
 
-def test_a_worker_that_starts_ends_with_its_parent(gateway: FakeGateway) -> None:
-    """It would hold the port, and never accept."""
-    gateway.hold(held=True)
-    for pid in sorted(gateway.workers())[:1]:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: "leaves requests to the other workers" in gateway.logged())
-    gateway.process.kill()
-    until(lambda: not gateway.workers() and not gateway.is_listening())
-    assert "takes requests from now on" not in gateway.logged()
-
-
 def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
     """Whether killed or replaced in order, and whichever worker is scraped: what was shown never falls."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -107,19 +106,6 @@ def _blocked(pid: int) -> str:
     """Return the blocked signals of a process, as Linux writes them; 2: SIGINT, 4000: SIGTERM."""
     found = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line[:7] == "SigBlk:"]
     return found[0]
-
-
-def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
-    """The fork is tried again until it succeeds."""
-    killed, other = sorted(stand.workers())
-    _, most = resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (5, most))  # as many as it waits for
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: stand.log().count("a worker cannot be started: Too many open files") > 1)
-    assert {other} == stand.workers()
-    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (most, most))
-    until(lambda: len(stand.workers()) == 2)
-    assert other in stand.workers()
 
 
 def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:

@@ -203,27 +203,3 @@ async def test_calls_that_requests_wait_for_are_counted(tmp_path: Path, members:
     counts, rows = cast("Histogram", assembler._observer.snapshot()[Series(catalog.BATCH_ROWS.name, ("t", ""))]).read()
     assert (2, 4) == (sum(counts), rows)
     await endpoint.retire()
-
-
-@pytest.mark.looptime
-async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:
-    """All of them together ask at most a few hundred times a second."""
-    assembler, _, _ = made(tmp_path, {})
-    backend, asked = FakeBackend(), []
-
-    async def is_ready(model: str) -> bool:
-        asked.append((asyncio.get_running_loop().time(), model))
-        return False
-
-    backend.is_ready = is_ready  # type: ignore[method-assign]
-    waiting = [asyncio.create_task(assembler._ready(backend, f"m{i}", _ignore)) for i in range(1000)]
-    await asyncio.sleep(0)
-    began = asyncio.get_running_loop().time()
-    await asyncio.sleep(0.7)  # three times over, had each of them asked at the pace of one
-    late = [model for at, model in asked if at > began]
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    assert 1000 == len({model for _, model in asked})
-    assert 500 > len(late)
-    assert 0 == assembler._asking
