@@ -1,4 +1,4 @@
-"""Numbers as Prometheus reads them: a snapshot as text, and what a text says."""
+"""Numbers as Prometheus reads them: a snapshot as text, and what a text says; and what a snapshot itself holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics.accumulator import Snapshot
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Gauge, Histogram, Snapshot
 from gateway.metrics.exposition import Numbers, respond
 
 
@@ -20,3 +21,18 @@ def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value
+
+
+def counted(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """Return the counters or gauges of one metric by labels."""
+    return {
+        series.labels: value.value if isinstance(value, Gauge) else value
+        for series, value in snapshot.items()
+        if series.metric == metric.name and isinstance(value, float | Gauge)
+    }
+
+
+def histograms(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[tuple[float, ...], list[float]]]:
+    """Return bounds and numbers of every histogram by labels."""
+    found = {series.labels: value for series, value in snapshot.items() if isinstance(value, Histogram)}
+    return {labels: (one.bounds, [*one.read()[0], one.read()[1]]) for labels, one in found.items()}

@@ -17,7 +17,7 @@ from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
-from tests.unit.gateway.metrics.summed import counted
+from tests.expositions import counted
 
 SHOWN = (catalog.BUILDS, catalog.VARIABLE_VALUE, catalog.VARIABLE_SCALAR, catalog.ROWS, catalog.IN_FLIGHT)
 """A counter, a gauge, a histogram, a summary, and a gauge without labels."""

@@ -17,7 +17,7 @@ from gateway.metrics.watch import Served
 from gateway.objectives import Objective
 from gateway.trace import Trace
 from tests import expositions
-from tests.unit.gateway.metrics.summed import counted
+from tests.expositions import counted
 
 
 def trace(total_ns: int = 2_000_000, outcome: str = "ok") -> Trace:

@@ -19,7 +19,7 @@ from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
 from gateway.metrics.watch import Served
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
-from tests.unit.gateway.metrics.summed import counted, histograms
+from tests.expositions import counted, histograms
 
 SENTENCES = {
     "The weather was fine and we went to the lake.": "en",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -14,17 +15,43 @@ from hypothesis import strategies as st
 
 from gateway.errors import InternalError
 from gateway.metrics import catalog, exposition, workers
-from gateway.metrics.accumulator import Accumulator, Histogram
+from gateway.metrics.accumulator import Accumulator, Histogram, Snapshot
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.views import Views
+from gateway.metrics.workers import Parent, Totals
 from tests import expositions
-from tests.unit.gateway.metrics.summed import Family, counted, histograms, summed
+from tests.expositions import counted, histograms
 from tests.waiting import LIMIT_S, soon
 
 
-class Listening(Family):
-    """One whose parent listens."""
+@pytest.fixture(autouse=True)
+def _patient_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stall of the machine reaches what a worker and its parent wait for each other."""
+    monkeypatch.setattr(workers, "_GIVE_UP_S", LIMIT_S)
+    monkeypatch.setattr(workers, "_LAST_S", LIMIT_S)
+
+
+class Family:
+    """A parent, and its workers by name."""
+
+    def __init__(self) -> None:
+        self.totals = Totals(Views(()))
+        self.of: dict[str, tuple[socket.socket, Parent, socket.socket]] = {}
+
+    def add(self, name: str) -> Parent:
+        """Start a worker; return its way to the parent."""
+        parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.totals.add(parents)
+        self.of[name] = (parents, Parent(link), link)
+        return self.of[name][1]
+
+    def end(self, name: str) -> None:
+        """Kill a worker."""
+        parents, _, link = self.of.pop(name)
+        link.close()
+        self.totals.end(parents)
+        parents.close()
 
     @contextlib.asynccontextmanager
     async def listening(self, **observers: Observer) -> AsyncIterator[list[Publisher]]:
@@ -51,6 +78,22 @@ class Listening(Family):
         while True:
             self.totals.answer()
             await asyncio.sleep(0.01)
+
+
+def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
+    """Return the sum of what several workers have told their parent."""
+    family, ends = Family(), [f"ended {number}" for number in range(len(ended))]
+    for name, snapshot in zip([*ends, *map(str, range(len(living)))], (*ended, *living), strict=True):
+        family.add(name).close(snapshot)
+    for name in [*family.of]:
+        if name in ends:
+            family.end(name)
+        else:
+            family.totals.hear(family.of[name][0])
+    merged = family.totals.sum()
+    for name in [*family.of]:
+        family.end(name)
+    return merged
 
 
 def built(times: int) -> Observer:
@@ -149,7 +192,7 @@ async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytes
     """Also two that ask at the same time, after one was killed, and of every question."""
     monkeypatch.setattr("gateway.metrics.workers.WAIT_S", LIMIT_S)
     observers = built(1), built(10), built(100)
-    family = Listening()
+    family = Family()
     async with family.listening(one=observers[0], two=observers[1], three=observers[2]) as (one, two, _):
         for _ in range(3):
             for observer in observers:
@@ -165,7 +208,7 @@ async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytes
 
 async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> None:
     """What it has counted since is shown later; no counter falls."""
-    one, two, family = built(1), built(10), Listening()
+    one, two, family = built(1), built(10), Family()
     async with family.listening(one=one, two=two) as (asks, _):
         await soon(lambda: counted(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
@@ -178,7 +221,7 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
     """This worker's numbers alone would look like a restart. Whether the parent fails (and goes on), is stopped, or has
     ended.
     """
-    async with Listening().listening(one=built(1)) as (one,):
+    async with Family().listening(one=built(1)) as (one,):
         with pytest.raises(InternalError):
             await one.ask(Views.metrics, 5)  # type: ignore[arg-type]
         assert 1.0 == await asked(one)
