@@ -59,7 +59,6 @@ def test_the_prompt_equals_that_of_transformers(tmp_path: Path, name: str) -> No
     from transformers.utils.chat_template_utils import render_jinja_template
 
     template = made(tmp_path, TEMPLATES[name], extra_special_tokens={"image_token": {"content": "<i>"}})
-    assert template is not None
     talks, tokens = [MESSAGES, LONG_TALK], {"bos_token": "<s>", "eos_token": "</s>", "image_token": "<i>"}
     theirs, _ = render_jinja_template(talks, chat_template=TEMPLATES[name], add_generation_prompt=True, **tokens)
     assert theirs == [template.render(talk) for talk in talks]

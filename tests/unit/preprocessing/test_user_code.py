@@ -186,12 +186,8 @@ RAISING = """
 
 async def raised(code: UserCode, stage: str) -> UserCodeError:
     """Return the exception of a hook's call, awaited if needed."""
-
-    async def call() -> None:
-        await getattr(code, stage)({}, {}, None)
-
     with pytest.raises(UserCodeError) as caught:
-        await call()
+        await getattr(code, stage)({}, {}, None)
     return caught.value
 
 
@@ -223,10 +219,9 @@ async def test_what_a_hook_raises_refuses_the_request_or_is_its_failure(load: Lo
 def test_failure_in_a_library_is_located_in_the_users_code(load: Load) -> None:
     """At the line that its author can change, not inside the library."""
     go = "from . import parts\nclass Preprocess:\n  def process(self, data):\n    return parts.go(data)\n"
+    code = load({"preprocess": go, "parts": "import json\n\ndef go(x):\n    return json.dumps(x)\n"})
     with pytest.raises(UserCodeFailed, match="TypeError") as caught:
-        load({"preprocess": go, "parts": "import json\n\ndef go(x):\n    return json.dumps(x)\n"}).process(
-            {1j}, {}, None
-        )
+        code.process({1j}, {}, None)
     assert "parts.py:4" == caught.value.where
 
 

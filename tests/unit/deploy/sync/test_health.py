@@ -31,8 +31,7 @@ COURSES = {
     "a call would reach a Triton without the model": [
         ([("a", "loaded"), ("b", "pending")], ["waiting for b to be loaded"]), (FULL, []),
     ],
-    "what is refused would be refused in every pod": [([("a", "loaded"), ("b", "refused")], [])],
-    "it alone, too": [([("a", "refused")], [])],
+    "what is refused would be refused in every pod": [([("a", "refused"), ("b", "refused")], [])],
     "what could not be fetched keeps an empty pod from replacing a full one; once filled, only what is lost counts": [
         ([("a", "loaded"), ("b", "failed")], [AWAY]), ([("a", "refused"), ("b", "failed")], [AWAY]), (FULL, []),
         ([*FULL, ("new", "failed")], []), ([*FULL, ("new", "pending")], []),

@@ -63,7 +63,7 @@ class Triton:
         self.kills = "-"
         """Loading a model whose name begins like this ends the server."""
         self.called = {}
-        self.calls = []
+        self.loads, self.unloads = [], []
 
     def _check(self):
         if not self.is_up:
@@ -76,7 +76,7 @@ class Triton:
         return dict(self.states)
 
     def load(self, name):
-        self.calls.append(("load", name))
+        self.loads.append(name)
         assert (self._root / name / "config.pbtxt").exists()
         if name.startswith(self.kills):
             self.is_up = False
@@ -88,7 +88,7 @@ class Triton:
         self.states[name] = "ready"
 
     def unload(self, name):
-        self.calls.append(("unload", name))
+        self.unloads.append(name)
         self.states[name] = "absent"
 
     def is_ready(self, name):
@@ -135,10 +135,6 @@ class World:
     def name(self, url):
         """Triton's name of the model that serves an endpoint."""
         return next(m["name"] for m in self.sync.status()["models"] if m["url"] == url)
-
-    def calls(self, kind):
-        """The names that Triton was asked to load or to unload."""
-        return [name for one, name in self.triton.calls if one == kind]
 
 
 @pytest.fixture
@@ -189,7 +185,7 @@ def test_a_model_that_fails_at_any_step_tells_why_harms_no_other_and_recovers(wo
     world.registry.errors.clear()
     world.triton.errors.clear()
     assert {"good": LOADED, "bad": LOADED} == world.rounds(20)
-    assert 1 == world.calls("load").count(world.name("good"))
+    assert 1 == world.triton.loads.count(world.name("good"))
     assert ("m-good", "good") == tuple(world.sync.status()["models"][1][key] for key in ("model", "url"))
 
 
@@ -200,13 +196,13 @@ def test_another_release_writes_and_loads_its_models_again(world, monkeypatch):
     world.rounds()
     names = {url: world.name(url) for url in "abc"}
     recipes = {one.recipe for one in world.repository.models().values()}
-    world.triton.calls.clear()
+    world.triton.loads.clear()
     monkeypatch.setattr(build, "FORMAT", 99)
     shutil.rmtree(world.settings.state_dir / "cache")
     world.registry.errors = {"m-b": errors.RegistryRefused("403"), "m-c": errors.SpecFault("it holds no files")}
     world.start()
     assert {"a": "loaded", "b": "failed", "c": "refused"} == {url: one for url, (one, _) in world.rounds(4).items()}
-    assert [names["a"]] == world.calls("load")
+    assert [names["a"]] == world.triton.loads
     assert world.repository.models()[names["a"]].recipe not in recipes
     assert ({"ready"}, []) == ({*world.triton.states.values()}, Readiness().reasons(world.sync.status()))
     world.triton.states.clear()
@@ -222,11 +218,11 @@ def test_a_failed_model_is_retried_with_growing_delays(world):
     assert 5 == len(world.registry.asked)  # at about 0, 2, 6, 14, 30 s
     world.registry.errors.clear()
     assert {"a": LOADED} == world.rounds(40)
-    world.triton.calls.clear()
+    world.triton.loads.clear()
     world.triton.states.clear()
     world.triton.errors["a"] = errors.ModelNotReady("broken")
     world.rounds(8, apart=1.0)
-    assert 2 == len(world.triton.calls), "it is a first failure again"
+    assert 2 == len(world.triton.loads), "it is a first failure again"
     for repair in ("Task", "Triton"):
         world.triton.errors["a"] = errors.ModelNotReady("broken")
         world.triton.states.clear()
@@ -258,8 +254,7 @@ def test_a_model_leaves_triton_and_disk_when_gateways_must_have_moved(world, cas
     world.registry.add("a", "m1")
     world.rounds()
     old = world.name("a")
-    if case == "replaced":
-        world.registry.errors["m2"] = errors.RegistryRefused("403")
+    world.registry.errors["m2"] = errors.RegistryRefused("403")
     change(world)
     if case == "replaced":
         world.rounds(30, apart=60.0)
@@ -277,7 +272,7 @@ def test_a_model_leaves_triton_and_disk_when_gateways_must_have_moved(world, cas
         world.rounds(10)
         assert "ready" == world.triton.states[old]
     world.rounds((goes - stays) // 2)
-    assert ([old], False) == (world.calls("unload"), (world.repository.root / old).exists())
+    assert ([old], False) == (world.triton.unloads, (world.repository.root / old).exists())
 
 
 UNREADABLE = {
@@ -296,7 +291,7 @@ def test_nothing_is_unloaded_for_what_cannot_be_read(world, what):
     UNREADABLE[what](world.registry)
     world.registry.add_endpoint("other", None, engine="custom")
     world.rounds(30, apart=60.0)
-    assert (["ready"], []) == ([*world.triton.states.values()], world.calls("unload"))
+    assert (["ready"], []) == ([*world.triton.states.values()], world.triton.unloads)
     world.triton.states.clear()
     world.rounds(2)
     assert ["ready"] == [*world.triton.states.values()]
@@ -306,11 +301,11 @@ def test_a_triton_that_refuses_the_key_is_left_alone_and_said_so(world):
     """What it holds counts as held, nothing is tried; with the key the rest is loaded at once."""
     world.registry.add("a")
     world.rounds()
-    calls = list(world.triton.calls)
+    loads = list(world.triton.loads)
     world.triton.refuses_key = True
     world.registry.add("b")
     found = world.rounds(5)
-    assert ("loaded", "pending", calls) == (found["a"][0], found["b"][0], world.triton.calls)
+    assert ("loaded", "pending", loads) == (found["a"][0], found["b"][0], world.triton.loads)
     seen = world.sync.status()["triton"]
     assert (True, "Triton refuses the key") == (seen["answers"], seen["error"])
     world.triton.refuses_key = False
@@ -368,13 +363,13 @@ def test_a_model_that_ends_triton_is_tried_less_and_less_often_and_alone(world):
     for _ in range(120):
         seen = world.rounds(1)
         served += seen["a"][0] == seen["b"][0] == "loaded"
-        if "killer" in pool.waiting and world.calls("load"):
+        if "killer" in pool.waiting and world.triton.loads:
             world.triton.states.clear()
             world.rounds(1)
             assert {"killer"} == {*pool.waiting}
         pool.run()
         world.triton.is_up = True  # its supervisor starts it again
-    assert 3 <= world.calls("load").count(world.name("killer")) <= 12
+    assert 3 <= world.triton.loads.count(world.name("killer")) <= 12
     assert served > 60
     assert ("failed", "Triton exited while loading this model (no Triton answers)") == seen["killer"]
     world.triton.kills = "-"
@@ -398,12 +393,12 @@ def test_dead_stub_processes_are_replaced(world):
         world.registry.add(url)
     world.rounds(10)
     world.registry.is_up = False
-    assert 2 == len(world.triton.calls)
+    assert 2 == len(world.triton.loads)
     a, b = world.name("a"), world.name("b")
     for stubs in ({a: 1, b: 1}, {b: 1}, {a: 1, b: 1}):
         world.stubs = stubs
         world.rounds(2)
-    assert [a] == world.calls("load")[2:]
+    assert [a] == world.triton.loads[2:]
     assert "" == world.sync.status()["registry"]["error"]
 
 
@@ -473,17 +468,17 @@ def test_a_model_that_nobody_calls_is_unloaded_and_comes_back_when_asked_for(wor
         world.triton.called = {name: world.now - 5}
         world.rounds(2)
     world.rounds(20)
-    assert [] == world.calls("unload")
+    assert [] == world.triton.unloads
     assert {"a": cold, "b": LOADED} == world.rounds(15)
     world.triton.states.clear()
     assert {"a": cold, "b": LOADED} == world.rounds(20)
-    assert ([], [name]) == (Readiness().reasons(world.sync.status()), world.calls("unload"))
-    loads = len(world.calls("load"))
+    assert ([], [name]) == (Readiness().reasons(world.sync.status()), world.triton.unloads)
+    loads = len(world.triton.loads)
     ask(5.0)
     assert LOADED == world.rounds()["a"]
     world.rounds(40)  # the same request again asks for nothing: it is unloaded for want of requests, and stays so
     assert cold == world.rounds(20)["a"]
     ask(6.0)
     assert LOADED == world.rounds()["a"]
-    assert [name, name] == world.calls("load")[loads:]
+    assert [name, name] == world.triton.loads[loads:]
     assert ["m-a", "m-b"] == sorted(world.registry.asked)

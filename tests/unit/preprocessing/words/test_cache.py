@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import (
-    AddedToken,
-    NormalizedString,
-    PreTokenizedString,
-    Regex,
-    Tokenizer,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from preprocessing.config import TaskConfig
 from preprocessing.descriptions import NotUnderstood
@@ -39,7 +29,6 @@ FAMILIES = families()
 FEW = ("bert uncased", "modern bert", "roberta", "llama 3", "xlm-r of transformers 5", "t5", "deberta")
 """One of each way to make words."""
 FEW_AT_FIRST = [one if one in FEW else pytest.param(one, marks=pytest.mark.long) for one in FAMILIES]
-Values = tuple[object, ...]
 
 
 @functools.cache
@@ -57,14 +46,14 @@ def with_cache(
     return TextTokenizer.from_folder(folder, config, word_cache=words)
 
 
-def values(row: Encoded | None) -> Values:
+def values(row: Encoded | None) -> tuple[object, ...]:
     """Return all values of a row."""
     assert row is not None
     types = None if row.type_ids is None else row.type_ids.tolist()
     return row.ids.tolist(), types, row.n_unknown, row.truncated
 
 
-def library(tokenizer: TextTokenizer, texts: list[Any]) -> list[Values]:
+def library(tokenizer: TextTokenizer, texts: list[Any]) -> list[tuple[object, ...]]:
     """Return the tokenizers library's own rows of these texts, also for pairs."""
     encodings = tokenizer._tokenizer.encode_batch(texts)
     return [values(tokenizer._encoded(encoding)) for encoding in encodings]
@@ -262,10 +251,10 @@ def cut(*steps: Any) -> Tokenizer:
 class Anything:
     """A component in Python, which may do anything."""
 
-    def normalize(self, text: NormalizedString) -> None:
+    def normalize(self, text: Any) -> None:
         text.lowercase()
 
-    def pre_tokenize(self, text: PreTokenizedString) -> None:
+    def pre_tokenize(self, text: Any) -> None:
         text.split(lambda i, part: part.split("a", "removed"))
 
 
@@ -305,14 +294,12 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
 
 @pytest.mark.parametrize("case", NOT_UNDERSTOOD)
 def test_unsupported_parts_switch_the_cache_off(case: str, tmp_path: Path) -> None:
-    """With a reason that names the part. The library then encodes the texts, which are written in Python or random in
-    some cases.
-    """
+    """With a reason that names the part. The library then encodes the texts."""
     make, reason = NOT_UNDERSTOOD[case]
     tokenizer = make()
     with pytest.raises(NotUnderstood, match=reason):
         WordCache(tokenizer, Framing(tokenizer, max_length=16))
-    if reason not in ("dropout", "no description"):
+    if reason not in ("dropout", "no description"):  # another each time; not in tokenizer.json
         loaded = with_cache(tokenizer, tmp_path)
         assert loaded.words is None
         assert [] == differences(loaded, ["a b", "b"])

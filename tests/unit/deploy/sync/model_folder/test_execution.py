@@ -11,17 +11,7 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2
 
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.execution import (
-    BF16,
-    FILE,
-    Execution,
-    Tuning,
-    available_cores,
-    cpu_features,
-    encode,
-    read_execution,
-    tuning_for,
-)
+from deploy.sync.model_folder.execution import BF16, FILE, Execution, Tuning, cpu_features, encode, tuning_for
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import tiny
@@ -60,12 +50,11 @@ def test_a_model_that_is_not_the_judged_one_is_not_given_to_triton(tmp_path, eng
 
 @pytest.mark.parametrize("spoiled", [{"format": 2}, {"engine": "tensorflow"}, {"needs": ["avx2"]}, {"precision": 8}])
 def test_a_spoiled_file_is_refused_by_name(tmp_path, spoiled):
-    """The message names the file and the remedy. What is not spoiled is read as it was written."""
-    (tmp_path / FILE).write_text(encode(BF16_BUNDLE))
-    assert BF16_BUNDLE == read_execution(tmp_path)
-    (tmp_path / FILE).write_text(json.dumps({**json.loads(encode(BF16_BUNDLE)), **spoiled}))
+    """The message names the file and the remedy."""
+    written = json.loads(encode(BF16_BUNDLE))
+    (graph(tmp_path) / FILE).write_text(json.dumps({**written, **spoiled}))
     with pytest.raises(SpecFault, match=r"runtime\.json") as caught:
-        read_execution(tmp_path)
+        built(tmp_path)
     assert "triton-gateway optimize" in caught.value.hint
 
 
@@ -119,13 +108,11 @@ def test_a_bundle_is_never_given_more_rows_than_it_was_judged_with(tmp_path, eng
     assert "max_batch_size 128 is lowered" in caplog.text
 
 
-def test_what_this_machine_has():
-    """Features, which x86 calls flags and ARM Features; at least one core, of which every one is used.
-
-    Instances were measured to be better than threads, but each costs the model's memory: at most four.
+def test_features_and_cores_of_a_machine():
+    """x86 calls them flags, ARM Features. Every core is used: instances were measured to be better than threads, but
+    each costs the model's memory, so at most four.
     """
     assert {"avx2", "amx_bf16"} == cpu_features("processor: 0\nflags\t\t: avx2 amx_bf16\n\nprocessor: 1\nflags: x\n")
     assert {"asimddp", "bf16"} == cpu_features("Features\t: asimddp bf16\n")
-    assert available_cores() >= 1
     found = {cores: (tuning_for(cores).instances, tuning_for(cores).threads) for cores in (1, 2, 4, 8, 30)}
     assert {1: (1, 1), 2: (2, 1), 4: (4, 1), 8: (4, 2), 30: (4, 7)} == found

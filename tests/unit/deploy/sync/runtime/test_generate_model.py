@@ -15,50 +15,36 @@ from tests.waiting import until
 
 
 class Sender:
-    """What Triton gives a decoupled model to answer with."""
+    """What Triton gives a decoupled model to answer with; ``cancelled_after`` so many tokens nobody reads on."""
 
-    def __init__(self) -> None:
+    def __init__(self, cancelled_after: int = 10**6) -> None:
         self.tokens: list[int] = []
-        self.reason = ""
-        self.error = ""
+        self.reason = self.error = ""
         self.is_over = False
-        self.cancelled_after = 10**6
-
-    def is_cancelled(self) -> bool:
-        return len(self.tokens) >= self.cancelled_after
+        self.is_cancelled = lambda: len(self.tokens) >= cancelled_after
 
     def send(self, response: Any = None, flags: int = 0) -> None:
         assert not self.is_over
         if response is not None and response.error is not None:
-            self.error = response.error.text
+            (self.error, _) = response.error.args
         elif response is not None:
             self.tokens.append(int(response.tensors["token_ids"][0]))
             self.reason = response.tensors["finish_reason"][0].decode()
         self.is_over = bool(flags)
 
 
-class Backend:
-    """The stub's module, as far as the program uses it."""
+class TritonError(Exception):
+    """The stub's, of a text and a code."""
 
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+    INVALID_ARG, INTERNAL, UNAVAILABLE = 1, 2, 3
 
-    class TritonError:
-        INVALID_ARG, INTERNAL, UNAVAILABLE = 1, 2, 3
 
-        def __init__(self, text: str, code: int) -> None:
-            self.text, self.code = text, code
-
-    @staticmethod
-    def Tensor(name: str, value: Any) -> tuple[str, Any]:
-        return name, value
-
-    @staticmethod
-    def InferenceResponse(output_tensors: Any = (), error: Any = None) -> Any:
-        return SimpleNamespace(tensors=dict(output_tensors), error=error)
-
-    @staticmethod
-    def get_input_tensor_by_name(request: Any, name: str) -> Any:
-        return SimpleNamespace(as_numpy=lambda: request.inputs[name])
+BACKEND = SimpleNamespace(
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1, TritonError=TritonError, Tensor=lambda name, value: (name, value),
+    InferenceResponse=lambda output_tensors, error=None: SimpleNamespace(tensors=dict(output_tensors), error=error),
+    get_input_tensor_by_name=lambda request, name: SimpleNamespace(as_numpy=lambda: request.inputs[name]),
+)  # fmt: skip
+"""The stub's module, as far as the program uses it."""
 
 
 def count_on(text: Any) -> Any:
@@ -72,7 +58,7 @@ def count_on(text: Any) -> Any:
 def program() -> Any:
     """The program with a graph that counts."""
     made = TritonPythonModel()
-    made._backend, made._graph = Backend, SimpleNamespace(next_logits=count_on)
+    made._backend, made._graph = BACKEND, SimpleNamespace(next_logits=count_on)
     made._begin()
     yield made
     made.finalize()
@@ -109,8 +95,7 @@ ENDS: dict[str, tuple[list[int], dict[str, Any], list[int], str, str]] = {
 def test_a_text_ends_and_others_go_on(program: Any, end: str) -> None:
     """Refusals come before anything runs."""
     ids, settings, tokens, reason, error = ENDS[end]
-    sender = Sender()
-    sender.cancelled_after = 2 if ids == [10] else 10**6
+    sender = Sender(cancelled_after=2) if ids == [10] else Sender()
     over(ask(program, ids, sender, **settings), other := ask(program, [1], max_new_tokens=5))
     assert (tokens, reason, error) == (sender.tokens, sender.reason, sender.error[: len(error) or None])
     assert ([2, 3, 4, 5, 6], "length") == (other.tokens, other.reason)
@@ -135,15 +120,14 @@ def test_unloading_ends_what_runs_and_what_is_short_does_not_wait_for_it(program
     assert (True, "the model is being unloaded") == (sender.is_over, sender.error)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "reason"),
-    [
-        (["tokens"], ["logits"], "must have input_ids"),
-        (["input_ids"], ["scores"], "must have input_ids and logits"),
-        (["input_ids", "past_key_values.0.key"], ["logits"], "does not return present.0.key"),
-        (["input_ids", "pixel_values"], ["logits"], "takes pixel_values"),
-    ],
-)
+GRAPHS = [
+    (["tokens"], ["logits"], "must have input_ids"), (["input_ids"], ["scores"], "must have input_ids and logits"),
+    (["input_ids", "past_key_values.0.key"], ["logits"], "does not return present.0.key"),
+    (["input_ids", "pixel_values"], ["logits"], "takes pixel_values"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "reason"), GRAPHS)
 def test_graphs_that_cannot_generate_are_refused(inputs: list[str], outputs: list[str], reason: str) -> None:
     """When they are loaded, with what is missing."""
     given, returned = ([SimpleNamespace(name=name) for name in names] for names in (inputs, outputs))
