@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -144,7 +143,8 @@ class Access:
         """Raise ``NotAuthenticated``, and count it, if a header with credentials occurs twice in ``names``: a proxy may
         have checked the other one.
         """
-        if any(several > 1 for several in Counter(name for name in names if name in CREDENTIALS).values()):
+        sent = [name for name in names if name in CREDENTIALS]
+        if len(sent) > len({*sent}):
             self._count("ambiguous_credentials")
             raise NotAuthenticated(
                 "a header with credentials was sent twice", because="ambiguous_credentials", hint=_HINT

@@ -34,19 +34,42 @@ class Source(Protocol):
         ...
 
 
-class _State:
-    """The result of a source's reads."""
+class _Followed:
+    """A source that is read again and again, and the result."""
 
-    def __init__(self) -> None:
-        self.problem = ""
-        self.at = 0.0
-        self.known = ""
-        self.reading = asyncio.Lock()
+    def __init__(self, access: Access, name: str, source: Source, report: Callable[[str, bool], None]) -> None:
+        self._access, self._name, self.source, self._report = access, name, source, report
+        self._problem = self._known = ""
+        self._at = 0.0
+        self._reading = asyncio.Lock()
         """Held during a read, so that an older result does not replace a newer one."""
 
     def status(self) -> dict[str, Any]:
-        read = written(self.at) if self.at else None
-        return {"known": self.known, "read": read, "problem": self.problem or None}
+        read = written(self._at) if self._at else None
+        return {"known": self._known, "read": read, "problem": self._problem or None}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.source.period)
+            await self.read()
+
+    async def read(self) -> None:
+        async with self._reading:
+            problem, found = "", None
+            try:
+                found = await asyncio.to_thread(self.source.look)
+            except Exception as error:  # noqa: BLE001 - one source must not stop the others
+                problem = str(error) if isinstance(error, BadKeys) else f"{type(error).__name__}: {error}"
+            if problem and problem != self._problem:
+                kept = f"the state read at {written(self._at)} stays in use" if self._at else "nobody is known"
+                _log.error("%s: %s; %s", self._name, problem, kept)
+            if found is not None:
+                self._access.put(self._name, found)
+                self._known, self._at = found.summary(), time.time()
+            if found is not None or (self._problem and not problem):
+                _log.info("%s: %s", self._name, self._known)
+            self._problem = problem
+            self._report(self._name, not problem)
 
 
 class Following:
@@ -62,56 +85,23 @@ class Following:
         report: Callable[[str, bool], None] = lambda _name, _is_current: None,
     ) -> None:
         self.access = access
-        self._sources = sources
-        self._report = report
-        self._states = {name: _State() for name in sources}
+        self._all = {name: _Followed(access, name, source, report) for name, source in sources.items()}
 
     async def run(self) -> None:
         """Follow the sources until cancelled. A slow source delays no other."""
-        await asyncio.gather(*(self._follow(name, source) for name, source in self._sources.items()))
-
-    async def _follow(self, name: str, source: Source) -> None:
-        while True:
-            await asyncio.sleep(source.period)
-            await self._read(name)
+        await asyncio.gather(*(one.run() for one in self._all.values()))
 
     async def look(self) -> None:
         """Read every source once."""
-        await asyncio.gather(*(self._read(name) for name in self._sources))
+        await asyncio.gather(*(one.read() for one in self._all.values()))
 
     async def learn(self, task: ServingTask) -> None:
         """Use the keys in the records of a serving Task that was just read."""
-        for name, source in self._sources.items():
-            if isinstance(source, RegistryKeys):
-                source.learn(task)
-                await self._read(name)
+        for one in self._all.values():
+            if isinstance(one.source, RegistryKeys):
+                one.source.learn(task)
+                await one.read()
 
     def status(self) -> dict[str, Any]:
         """Return for each source what it knows, when that was read, and the problem of its newest state."""
-        return {name: state.status() for name, state in self._states.items()}
-
-    async def _read(self, name: str) -> None:
-        state = self._states[name]
-        async with state.reading:
-            try:
-                found = await asyncio.to_thread(self._sources[name].look)
-            except Exception as error:  # noqa: BLE001 - one source must not stop the others
-                self._complain(
-                    name, state, str(error) if isinstance(error, BadKeys) else f"{type(error).__name__}: {error}"
-                )
-                return
-            if found is not None:
-                self.access.put(name, found)
-                state.known, state.at = found.summary(), time.time()
-                _log.info("%s: %s", name, state.known)
-            elif state.problem:
-                _log.info("%s: in order again", name)
-            state.problem = ""
-            self._report(name, True)
-
-    def _complain(self, name: str, state: _State, problem: str) -> None:
-        self._report(name, False)
-        if problem != state.problem:
-            kept = f"the state read at {written(state.at)} stays in use" if state.at else "no caller is known from it"
-            _log.error("%s: %s; %s", name, problem, kept)
-        state.problem = problem
+        return {name: one.status() for name, one in self._all.items()}

@@ -13,7 +13,7 @@ import orjson
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.path.call import Call, Reply
 from gateway.protocols import huggingface
-from gateway.protocols.json_body import decode, dumps, rendered
+from gateway.protocols.json_body import decode, rendered
 from gateway.trace import Trace
 
 
@@ -68,7 +68,7 @@ class ServeCall(Call):
         del endpoint, trace
         if self._convert is not None:
             answer = self._convert(answer)
-        return dumps(answer) if type(answer) is dict else rendered(answer)
+        return rendered(answer)
 
     def piece(self, event: Event) -> bytes:
         """See ``Call.piece``."""
