@@ -1,30 +1,13 @@
-"""The speed table with a clock of its own: what is measured, kept, compared."""
+"""The speed table with a clock of its own: what is measured, kept, compared; and what the stock tool is told of it."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from deploy.bundles.serving import Tuned, command_line
+from deploy.bundles.serving import Tuned, command_line, tensors
 from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measure, of_size, score
 from deploy.tools.clearml_serving import Tensor, model_add
-
-
-class Clock:
-    """Time that passes only where a call takes it."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def takes(self, seconds):
-        """Return a call of so many seconds."""
-
-        def call():
-            self.now += seconds
-
-        return call
 
 
 def timings():
@@ -36,20 +19,19 @@ def timings():
 
 
 def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
-    """Twice as long per call is half as fast."""
-    clock = Clock()
-    engines = {ORIGINAL: lambda cell: clock.takes(0.1), "a": lambda cell: clock.takes(0.05)}
-    (found,) = measure([Cell(1, 8)], engines, str, clock=clock)
+    """Twice as long per call is half as fast. Time passes only where a call takes it."""
+    now = [0.0]
+
+    def engine(seconds):
+        return lambda cell: lambda: now.append(now.pop() + seconds)
+
+    (found,) = measure([Cell(1, 8)], {ORIGINAL: engine(0.1), "a": engine(0.05)}, str, clock=lambda: now[0])
     assert (100.0, 50.0, 2.0) == tuple(round(x, 6) for x in (found.ms[ORIGINAL], found.ms["a"], found.ratio("a")))
 
 
-def test_a_score_is_the_geometric_mean_over_the_cells():
-    """What was not measured has none."""
+def test_the_score_is_the_geometric_mean_and_the_batch_the_smallest_that_is_nearly_the_fastest_per_row():
+    """What was not measured has none. For a, eight rows in 8 ms are twice as fast per row as one in 2 ms."""
     assert [7.071, 2.0, 0.0] == [round(score(timings(), name), 3) for name in ("a", "b", "c")]
-
-
-def test_the_batch_is_the_smallest_that_is_nearly_the_fastest_per_row():
-    """For a, eight rows in 8 ms are twice as fast per row as one in 2 ms; for b nothing is gained."""
     assert (8, 1) == (best_batch(timings(), "a"), best_batch(timings(), "b"))
 
 
@@ -83,3 +65,22 @@ def test_a_text_is_brought_to_a_cells_size_with_its_ends_where_they_were():
     assert [[1, 2]] == of_size(feeds, Cell(1, 2))["input_ids"].tolist()
     assert [[1]] == of_size(feeds, Cell(1, 1))["input_ids"].tolist()
     assert [[5, 5, 5]] == of_size({"input_ids": np.array([[5]])}, Cell(1, 3))["input_ids"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ([(1, 21), (1, 5)], (-1, -1)),  # question answering: a number per token
+        ([(1, 2), (1, 2)], (-1, 2)),  # labels
+        ([(1, 21), (1, 21)], (-1, 21)),  # as many labels as the first text has tokens
+        ([(1, 21, 3), (1, 5, 3)], (-1, -1, 3)),
+        ([(1, 21, 3)], (-1, -1, 3)),
+        ([(1, 21, 21), (1, 5, 21)], (-1, -1, 21)),  # as many values per token as tokens
+    ],
+)
+def test_sizes_that_follow_the_length_of_a_text_are_dynamic(shapes, expected):
+    """A size that is the same for all texts is the model's own."""
+    feeds = {"input_ids": np.zeros((1, 21), np.int64)}
+    inputs, outputs = tensors(feeds, [{"logits": np.zeros(shape, np.float32)} for shape in shapes])
+    assert [("input_ids", "int64", (-1, -1))] == [(one.name, one.type, tuple(one.shape)) for one in inputs]
+    assert [("logits", "float32", expected)] == [(one.name, one.type, tuple(one.shape)) for one in outputs]

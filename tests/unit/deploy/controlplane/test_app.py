@@ -24,31 +24,19 @@ def server(tmp_path: Path) -> Iterator[InProcess]:
 
 @pytest.mark.parametrize(
     ("header", "subcode"),
-    [
-        (None, 20),
-        ("Digest x", 10),
-        ("Basic !!!", 21),
-        ("Basic bm9jb2xvbg==", 21),
-        ("Basic d3Jvbmc6d3Jvbmc=", 22),
-        ("Bearer nonsense", 30),
-    ],
-)
+    [(None, 20), ("Digest x", 10), ("Basic !!!", 21), ("Basic bm9jb2xvbg==", 21), ("Basic d3Jvbmc6d3Jvbmc=", 22),
+     ("Bearer nonsense", 30)],
+)  # fmt: skip
 def test_wrong_credentials_get_clearmls_401_bodies(server: InProcess, header: str | None, subcode: int) -> None:
     headers = {"Authorization": header} if header else {}
     assert server.http.get("/healthz").json() == {"status": "ok"}
     for path in ("/auth.login", "/v2.23/tasks.get_all"):
         answer = server.http.get(path, headers=headers)
-        assert answer.status_code == 401
-        assert answer.json()["meta"]["result_code"] == 401
-        assert answer.json()["meta"]["result_subcode"] == subcode
+        meta = answer.json()["meta"]
+        assert (answer.status_code, meta["result_code"], meta["result_subcode"]) == (401, 401, subcode)
         assert answer.json()["data"] == {}
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/files/x"), ("HEAD", "/files/x"), ("DELETE", "/files/x"), ("POST", "/files")]
-)
-def test_files_need_credentials(server: InProcess, method: str, path: str) -> None:
-    assert server.http.request(method, path).status_code == 401
+    for method, path in (("GET", "/files/x"), ("HEAD", "/files/x"), ("DELETE", "/files/x"), ("POST", "/files")):
+        assert server.http.request(method, path, headers=headers).status_code == 401
 
 
 # --- calls
@@ -65,9 +53,10 @@ def test_refusals_have_clearmls_codes(server: InProcess) -> None:
         assert server.refused("projects.create", name=name) == (400, 12)
     server.call("projects.create", name="twice")
     assert server.refused("projects.create", name="twice") == (400, 801)
-    for body in ("{", "[1]", '"x"'):
-        answer = server.http.post("/tasks.get_all", content=body, headers=server.bearer)
-        assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 12)
+    for body in (b"{", b"[1]", b'"x"', b"\xff\xfe{", b"[" * 100_000):
+        for call in ("tasks.get_all", "events.add_batch"):
+            answer = server.http.post(f"/{call}", content=body, headers=server.bearer)
+            assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 12), (call, body[:9])
     answer = server.http.get("/vX/tasks.get_all", headers=server.bearer)
     assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 2)
     assert server.refused("tasks.create", name="ab", type="training") == (400, 800)
@@ -96,15 +85,8 @@ def test_ping_and_events_are_no_edits(server: InProcess) -> None:
     task = server.task()
     before = server.get(task)
     server.call("tasks.ping", task=task)
+    event = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 3}
     for value in (float("nan"), 1.0):
-        event = {
-            "type": "training_stats_scalar",
-            "task": task,
-            "metric": "m",
-            "variant": "v",
-            "value": value,
-            "iter": 3,
-        }
         server.add_events(event | {"value": value})
     after = server.get(task)
     ((row,),) = (of_metric.values() for of_metric in after["last_metrics"].values())
@@ -151,20 +133,18 @@ def test_download_never_leaves_the_store(server: InProcess, path: str) -> None:
     assert server.http.get(path, headers=server.bearer).status_code in (400, 404)
 
 
+PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+
+
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [
-        ("application/json", b"{}"),
-        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nhalf'),
-        ("multipart/form-data; boundary=x", b"nonsense"),
-        ("multipart/form-data", b""),
-        (
-            "multipart/form-data; boundary=x",
-            b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
-            b'--x\r\nContent-Disposition: form-data; name="b"\r\n\r\n2\r\n--x--\r\n',
-        ),
+        ("application/json", b"{}"), ("multipart/form-data", b""), ("multipart/form-data; boundary=x", b"nonsense"),
+        ("multipart/form-data; boundary=x", PART[:-2] % (b"a", b"half")),
+        ("multipart/form-data; boundary=x", PART % (b"a", b"1") + PART % (b"b", b"2") + b"--x--\r\n"),
     ],
-)
+    ids=["no form", "no boundary", "nonsense", "half", "no file"],
+)  # fmt: skip
 def test_incomplete_or_malformed_upload_stores_nothing(
     server: InProcess, tmp_path: Path, content_type: str, body: bytes
 ) -> None:

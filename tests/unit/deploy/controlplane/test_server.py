@@ -3,34 +3,36 @@
 # ruff: noqa: D103 - a test's name states its rule
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
+from clearml.utilities.pyhocon import ConfigFactory
+from starlette.testclient import TestClient
 
 from deploy.controlplane import ControlPlaneSettings, read_endpoint, run
-from deploy.controlplane.server import ENDPOINT_FILE
+from deploy.controlplane.app import build
+from deploy.controlplane.credentials import Credentials
+from deploy.controlplane.server import ENDPOINT_FILE, _local_names
+from deploy.controlplane.store import Store
 from deploy.tools.errors import DeployError
 from tests.waiting import LIMIT_S, soon
 
 ROOT = Path(__file__).parents[4]
-PROGRAM = (
-    "import sys, pathlib; from deploy.controlplane import ControlPlaneSettings, run;"
-    "sys.exit(run(ControlPlaneSettings(state_dir=pathlib.Path(sys.argv[1]), port=int(sys.argv[2]))))"
-)
 
 
 @contextmanager
-def process(state_dir: Path, command: Sequence[str] = ()) -> Iterator["subprocess.Popen[str]"]:
-    command = command or [sys.executable, "-c", PROGRAM, str(state_dir), "0"]
-    started = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+def process(state_dir: Path, **environ: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "deploy.cli.main", "controlplane", "--port", "0", "--state-dir", str(state_dir)]
+    given = {f"TRITON_GATEWAY_CONTROLPLANE_{name}": value for name, value in environ.items()}
+    started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **given}, stderr=subprocess.PIPE, text=True)
     try:
         yield started
     finally:
@@ -49,14 +51,26 @@ def health(url: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_stops_cleanly_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
-    with process(tmp_path) as server:
-        url = await ready(tmp_path)
+async def test_keys_come_from_the_environment_clients_get_a_config_and_a_signal_stops_it_cleanly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Its clients' file says its real address; only its user can read it."""
+    state, config, keys = tmp_path / "state", tmp_path / "clients" / "clearml.conf", ("A" * 20, "s" * 40)
+    with process(state, ACCESS_KEY=keys[0], SECRET_KEY=keys[1], CLIENT_CONFIG=str(config)) as server:
+        url = await ready(state)
+        await soon(config.exists)
+        api = ConfigFactory.parse_file(str(config))["api"]
+        assert (url, *keys) == (
+            api["api_server"],
+            *(api["credentials"][f"{name}_key"] for name in ("access", "secret")),
+        )
+        assert 0o600 == config.stat().st_mode & 0o777
         assert health(url) == 200
         server.send_signal(number)
-        assert await asyncio.to_thread(server.wait, LIMIT_S) == 0
-    assert not (tmp_path / ENDPOINT_FILE).exists()
-    assert not (tmp_path / "registry.sqlite3-wal").exists()
+        _, said = await asyncio.to_thread(server.communicate, timeout=LIMIT_S)
+        assert (server.returncode, keys[1] in said) == (0, False)
+    assert not (state / ENDPOINT_FILE).exists()
+    assert not (state / "registry.sqlite3-wal").exists()
 
 
 async def test_processes_that_fork_from_one_client_each_get_their_own_answers(tmp_path: Path) -> None:
@@ -80,19 +94,16 @@ sys.exit(0 if good and os.waitpid(child, 0)[1] == 0 else 1)
     assert asked.returncode == 0
 
 
-@pytest.mark.parametrize("path", ["events.add_batch", "files/"])
-async def test_refused_caller_with_a_large_body_reads_its_refusal(tmp_path: Path, path: str) -> None:
+async def test_refused_caller_with_a_large_body_reads_its_refusal_and_a_second_server_is_refused(
+    tmp_path: Path,
+) -> None:
     """A connection that is closed in the middle of a body looks like a broken network, and clients would try again."""
     with process(tmp_path):
         url = await ready(tmp_path)
         async with httpx.AsyncClient(timeout=LIMIT_S) as client:
-            answer = await client.post(f"{url}/{path}", content=b"x" * (16 << 20))
-    assert (answer.status_code, "missing credentials" in answer.text) == (401, True)
-
-
-async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> None:
-    with process(tmp_path):
-        url = await ready(tmp_path)
+            for path in ("events.add_batch", "files/"):
+                answer = await client.post(f"{url}/{path}", content=b"x" * (16 << 20))
+                assert (answer.status_code, "missing credentials" in answer.text) == (401, True)
         with pytest.raises(DeployError, match=url):
             await asyncio.to_thread(run, ControlPlaneSettings(state_dir=tmp_path, port=0))
         assert await asyncio.to_thread(health, url) == 200
@@ -106,23 +117,17 @@ async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> Non
         ("0.0.0.0", None, ("localhost", "evil.example"), ()),
     ],
 )
-async def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_own(
+def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_own(
     tmp_path: Path, host: str, public_url: str | None, answered: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
     # a web page may have its own name resolve to this machine, and would read what a developer has registered
-    more = ["--host", host, "--port", "0", *(["--public-url", public_url] if public_url else [])]
-    command = [sys.executable, "-m", "deploy.cli.main", "controlplane", "--state-dir", str(tmp_path), *more]
-    with process(tmp_path, command) as server:
-        await ready(tmp_path)
-        (port,) = {
-            one.laddr.port for one in psutil.Process(server.pid).net_connections("tcp") if one.status == "LISTEN"
-        }
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as client:
-            for name, is_answered in [(name, True) for name in answered] + [(name, False) for name in refused]:
-                for path in ("/healthz", "/", "/auth.login", "/files/x"):
-                    reply = await client.get(path, headers={"host": name})
-                    assert (reply.status_code != 403) == is_answered, (name, path, reply.text)
-                    assert is_answered or "only to local names" in reply.text
+    settings = ControlPlaneSettings(state_dir=tmp_path, host=host, public_url=public_url)
+    client = build(state_dir=tmp_path, store=Store(tmp_path / "db"), credentials=Credentials.generate(),
+                   local_names=_local_names(settings))  # fmt: skip
+    for name in (*answered, *refused):
+        for path in ("/healthz", "/", "/auth.login", "/files/x"):
+            reply = TestClient(client).get(path, headers={"host": name})
+            assert (reply.status_code == 403) == (name in refused), (name, path, reply.text)
 
 
 @pytest.mark.parametrize("file", ["credentials.json", "registry.sqlite3"])

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.tools import sections
-from gateway import hocon
 from tests.control_planes import BASE, InProcess, in_process
-
-SCALAR = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 0}
 
 
 @pytest.fixture
@@ -21,61 +17,30 @@ def server(tmp_path: Path) -> Iterator[InProcess]:
         yield running
 
 
-def stored(server: InProcess, content: bytes, name: str = "model.onnx") -> str:
+def stored(server: InProcess) -> str:
     """A model of the stock CLI: an upload to the service's folder, then its address."""
     model = server.model(f"{BASE}/files/uploading_file")
-    server.upload(f"/P/service.1/models/{name}", content)
-    server.call("models.edit", model=model, uri=f"{BASE}/files/P/service.1/models/{name}")
+    server.upload("/P/service.1/models/model.onnx", b"data")
+    server.call("models.edit", model=model, uri=f"{BASE}/files/P/service.1/models/model.onnx")
     return model
-
-
-def service(server: InProcess, **configuration: str) -> str:
-    """A serving Task with sections of configuration."""
-    task = server.task(type="service", name="serving")
-    server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
-    server.call("tasks.edit", task=task, force=True, configuration=sections_of(**configuration))
-    return task
 
 
 def sections_of(**texts: str) -> dict[str, Any]:
     return {name: {"name": name, "value": text} for name, text in texts.items()}
 
 
-def text_of(server: InProcess, task: str, name: str = "endpoints") -> str:
-    text: str = server.get(task)["configuration"][name]["value"]
-    return text
-
-
-def test_second_upload_to_a_path(server: InProcess) -> None:
-    models = [stored(server, content) for content in (b"first", b"second")]
-    server.call("models.set_ready", model=models[0])
-    bytes_now = [server.download(server.get_model(model)["uri"]) for model in models]
-    assert bytes_now == [b"second", b"second"]
-
-
-def test_two_clients_write_at_once(server: InProcess) -> None:
-    task = service(server, endpoints="{}", canary="{}")
-    one, other = server.token, server.login()
-    for server.token in (one, other):
-        server.get(task)
-    for server.token, name in ((one, "a"), (other, "b")):
-        text = sections.render({name: {"serving_url": name}})
-        server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=text, canary="{}"))
-    assert hocon.parse(text_of(server, task)).keys() == {"b"}
-
-
 def test_stale_whole_configuration_is_written_back(server: InProcess) -> None:
-    task = service(server, endpoints="{}", canary="c {\n  weights = [0.2, 0.8]\n}")
+    """The last one to write has written: nothing is merged."""
+    task = server.task(type="service", name="serving")
+    server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints="{}", canary="w = [0.2, 0.8]"))
     slow = server.token
     stale = server.get(task)["configuration"]
     server.token = server.login()
-    server.get(task)
-    decided = sections_of(endpoints="{}", canary="c {\n  weights = [0.0, 1.0]\n}")
+    decided = sections_of(endpoints="a { b = 1 }", canary="w = [0.0, 1.0]")
     server.call("tasks.edit", task=task, force=True, configuration=decided)
     server.token = slow
     server.call("tasks.edit", task=task, force=True, configuration=stale)
-    weights = hocon.parse(text_of(server, task, "canary"))["c"]["weights"]
-    assert weights == [0.2, 0.8]
+    assert server.get(task)["configuration"] == stale
 
 
 def test_task_is_published(server: InProcess) -> None:
@@ -103,19 +68,11 @@ def test_parts_of_a_task_in_progress_are_edited(server: InProcess) -> None:
     server.call("tasks.edit_hyper_params", task=task, hyperparams=[item | {"section": "properties"}])
 
 
-def test_events_of_a_published_model_are_refused(server: InProcess) -> None:
-    """Report before publishing."""
-    model = stored(server, b"data")
-    assert server.add_events(SCALAR | {"task": model, "model_event": True})[0] == 0
-    server.call("models.set_ready", model=model)
-    assert server.add_events(SCALAR | {"task": model, "model_event": True}) == (131, {})
-    assert server.refused("models.set_ready", model=model) == (400, 203)
-
-
 def test_published_model_is_edited(server: InProcess) -> None:
     """Every field: its address, also by the placeholder of an upload that a client still has, and that it is one."""
-    model = stored(server, b"data")
+    model = stored(server)
     server.call("models.set_ready", model=model)
+    assert server.refused("models.set_ready", model=model) == (400, 203)
     server.call("models.edit", model=model, uri=f"{BASE}/files/uploading_file")
     assert server.get_model(model)["uri"].endswith("uploading_file")
     server.call("models.edit", model=model, name="renamed", tags=["t"], uri="s3://elsewhere/m.onnx")

@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.controlplane.app import CALLS
-from deploy.controlplane.store import dumps, loads
 from tests.control_planes import InProcess, in_process
-
-
-def nested(depth: int, *, objects: bool) -> Any:
-    value: Any = "end"
-    for _ in range(depth):
-        value = {"a": value} if objects else [value]
-    return value
-
 
 # what a client may send by mistake or on purpose, as JSON text: not all of it can be written from Python values
 WRONG = [
@@ -31,8 +22,8 @@ WRONG = [
     '{"artifacts":[1]}', '{"artifacts":[{"key":{}}]}', '{"artifacts":[{"uri":"x"}]}', '{"pattern":1,"fields":[1]}',
     '{"pattern":"(","fields":["a"]}', '{"pattern":"x","fields":{"a":1}}', '[{"task":{}}]',
     '[{"task":"x","variants":1}]',
-    json.dumps(nested(90, objects=False)), json.dumps(nested(90, objects=True)), "[" * 5000 + "]" * 5000,
-    '{"a":' * 5000 + "1" + "}" * 5000,
+    *("[" * depth + "]" * depth for depth in (90, 5000)),
+    *('{"a":' * depth + "1" + "}" * depth for depth in (90, 5000)),
 ]  # fmt: skip
 
 
@@ -99,30 +90,12 @@ def test_no_field_of_any_call_makes_the_server_fail_and_what_was_stored_is_read_
         server.call(name, order_by=["-name"])
 
 
-@pytest.mark.parametrize(
-    "body", [b"\xff\xfe{", b"\x00", "{}".encode("utf-16"), b'{"a":', b"[]", b'"x"', b"[" * 100_000]
-)
-@pytest.mark.parametrize("call", ["tasks.get_all", "events.add_batch"])
-def test_bodies_in_other_encodings_and_halves_are_refused_or_empty(server: InProcess, call: str, body: bytes) -> None:
-    answer = server.http.post(f"/{call}", content=body, headers=server.bearer)
-    assert answer.status_code in (200, 400)
-    assert answer.json()["meta"]["result_code"] == answer.status_code
-
-
-@pytest.mark.parametrize("wrong", [{"type": ["log"]}, {"iter": "x"}, {"iter": [1]}, {"metric": {"a": 1}}])
-def test_batch_with_an_event_that_cannot_be_read_changes_nothing(server: InProcess, wrong: dict[str, Any]) -> None:
+def test_batch_with_an_event_that_cannot_be_read_changes_nothing(server: InProcess) -> None:
     task = server.task()
     good = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 1, "value": 2.0}
-    assert server.add_events(good, good | wrong) == (12, {})
+    for wrong in ({"type": ["log"]}, {"iter": "x"}, {"iter": [1]}, {"metric": {"a": 1}}):
+        assert server.add_events(good, good | wrong) == (12, {})
     assert server.get(task)["last_metrics"] == {}
-
-
-def test_numbers_that_json_cannot_hold_do_not_make_a_task_unreadable(server: InProcess) -> None:
-    task = server.task()
-    body = b'{"task": "%s", "runtime": {"a": NaN, "b": 1%s}}' % (task.encode(), b"0" * 40)
-    assert server.http.post("/tasks.edit", content=body, headers=server.bearer).status_code == 200
-    assert server.get(task)["runtime"]["b"] == 10**40
-    assert server.call("tasks.get_all", id=[task])["tasks"][0]["id"] == task
 
 
 @pytest.mark.parametrize("value", ["none", 1, [], False, True, "everything"])
@@ -148,5 +121,7 @@ def test_failed_call_leaves_nothing_and_json_keeps_numbers_that_python_clients_s
         fail()
     with server.store.transaction() as tx:
         assert tx.get("tasks", "x") is None
-    assert loads("[NaN]")[0] != loads("[NaN]")[0]
-    assert loads(dumps({"n": 2**80, "текст": "ü"})) == {"n": 2**80, "текст": "ü"}
+    task = server.task()
+    body = b'{"task": "%s", "runtime": {"a": NaN, "b": 1%s}}' % (task.encode(), b"0" * 40)
+    assert server.http.post("/tasks.edit", content=body, headers=server.bearer).status_code == 200
+    assert server.get(task)["runtime"]["b"] == 10**40

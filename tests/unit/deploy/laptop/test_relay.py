@@ -37,30 +37,24 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "there"
 
 
-async def test_an_interrupted_command_undoes_what_it_has_done(there: Path) -> None:
-    """It is awaited for that."""
-    running = asyncio.create_task(relay.run_ours([str(there), UNDOES], os.environ))
-    async with asyncio.timeout(LIMIT_S):
-        await soon(lambda: there.exists() and there.read_text() != "")
-        running.cancel()
-        await asyncio.wait({running})
-    assert "removed again" == there.read_text()
-    assert running.cancelled()
-
-
-async def test_a_second_ctrl_c_ends_a_command_that_does_not_end(there: Path) -> None:
-    """The first one is ignored by it; after the second one no process is left."""
-    running = asyncio.create_task(relay.run_ours([str(there), IGNORES], os.environ))
+@pytest.mark.parametrize("code", [UNDOES, IGNORES], ids=["undoes", "ignores"])
+async def test_an_interrupted_command_undoes_what_it_has_done_or_is_ended_by_a_second_ctrl_c(
+    there: Path, code: str
+) -> None:
+    """It is awaited for that; no process is left."""
+    running = asyncio.create_task(relay.run_ours([str(there), code], os.environ))
     async with asyncio.timeout(LIMIT_S):
         await soon(lambda: there.exists() and there.read_text() != "")
         process = psutil.Process(int(there.read_text()))
         running.cancel()
-        await asyncio.sleep(0)
-        assert not running.done()
-        running.cancel()
+        if code == IGNORES:
+            await asyncio.sleep(0)
+            assert not running.done()
+            running.cancel()
         await asyncio.wait({running})
         await soon(lambda: not process.is_running())
     assert running.cancelled()
+    assert (there.read_text() == "removed again") == (code == UNDOES)
 
 
 async def test_its_output_is_read_and_its_failure_is_not_said_again(there: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
+from deploy.tools.clearml_serving import LEADS_ELSEWHERE
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal
 from tests.waiting import LIMIT_S
@@ -31,16 +32,6 @@ class Screen(Terminal):
 
     def say(self, text: str) -> None:
         self.said.append(text)
-
-
-def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
-    """A missing or old one means that model sync does not work."""
-    alive = tmp_path / "sync-alive"
-    assert not is_syncing(alive)
-    alive.touch()
-    assert is_syncing(alive)
-    os.utime(alive, (1, 1))
-    assert not is_syncing(alive)
 
 
 async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> None:
@@ -89,32 +80,17 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr("deploy.laptop.stack.CONTROLPLANE_PORT", port)
-        first = stack(tmp_path, {}, port=0)
-        chosen = first._choose_ports(is_embedded=True).controlplane
-        assert port != chosen
-        assert f"port {port} is taken" in first._screen.said[0]  # type: ignore[attr-defined]
-        again = stack(tmp_path, {}, port=0)
-        assert chosen == again._choose_ports(is_embedded=True).controlplane
+
+        def chosen(**options: Any) -> int:
+            return stack(tmp_path, {}, port=0, **options)._choose_ports(is_embedded=True).controlplane
+
+        first = chosen()
+        assert (first, True) == (chosen(), port != first)
         with pytest.raises(DeployError, match="embedded control plane"):
-            stack(tmp_path, {}, port=0, controlplane_port=port)._choose_ports(is_embedded=True)
+            chosen(controlplane_port=port)
         StateDir.at(tmp_path).remember(ports={"controlplane": port})
         with pytest.raises(DeployError, match="embedded control plane"):
-            stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "said", "unsaid"),
-    [({}, "triton-gateway deploy ./my-model --state-dir ", "curl"), ({"demo": True}, "/serve/minilm", "deploy"),
-     ({"model": "m"}, "model list", "curl")],
-)  # fmt: skip
-def test_the_summary_ends_with_what_to_type_next(tmp_path: Path, options: Any, said: str, unsaid: str) -> None:
-    """Nothing is served yet: deploy; the demo or a model was asked already."""
-    made = stack(tmp_path, {}, port=0, **options)
-    chosen = made._choose_ports(is_embedded=True)
-    variables = {"CLEARML_API_HOST": "http://h", "CLEARML_SERVING_TASK_ID": "t"}
-    text = "\n".join(made._summary("http://g", "h:1", chosen, variables, is_embedded=True))
-    assert said in text
-    assert unsaid not in text
+            chosen()
 
 
 REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}
@@ -136,11 +112,9 @@ def test_the_embedded_server_is_used_unless_the_environment_names_another(tmp_pa
 
 
 FOREIGN = {
-    "CLEARML_API_HOST": "https://foreign", "CLEARML_API_ACCESS_KEY": "foreign", "CLEARML_AUTH_TOKEN": "foreign",
-    "CLEARML_CONFIG_FILE": "/foreign.conf", "CLEARML_CONFIG_PATH": "/foreign", "CLEARML_OFFLINE_MODE": "foreign",
-    "CLEARML_TASK_ID": "foreign", "CLEARML_DEFAULT_OUTPUT_URI": "s3://foreign", "CLEARML_PROC_MASTER_ID": "foreign",
-    "CLEARML_WEB_HOST": "https://foreign", "CLEARML_FILES_HOST": "https://foreign", "TRAINS_API_HOST": "foreign",
-}  # fmt: skip
+    **dict.fromkeys(("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "TRAINS_API_HOST", "CLEARML_WEB_HOST"), "foreign"),
+    **dict.fromkeys(("CLEARML_FILES_HOST", "CLEARML_CONFIG_FILE", *LEADS_ELSEWHERE), "foreign"),
+}
 
 
 def test_nothing_of_another_server_reaches_the_parts_or_the_sourced_file(tmp_path: Path) -> None:
@@ -155,13 +129,21 @@ def test_nothing_of_another_server_reaches_the_parts_or_the_sourced_file(tmp_pat
     assert ["TRAINS_API_HOST"] == [name for name, value in left.items() if "foreign" in value]
 
 
+def test_model_sync_works_while_it_touches_its_file(tmp_path: Path) -> None:
+    """A missing or old one means that it does not."""
+    alive = tmp_path / "sync-alive"
+    found = [is_syncing(alive)]
+    for time in (None, (1, 1)):
+        alive.touch()
+        os.utime(alive, time)
+        found.append(is_syncing(alive))
+    assert [False, True, False] == found
+
+
 def test_a_model_of_the_hub_is_loaded_with_the_token_and_downloads_of_the_user(tmp_path: Path) -> None:
-    """The other caches of the parts are in the state directory."""
-    environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert {} == hub_folder(environ)
-    (tmp_path / "huggingface").mkdir()
-    assert {"HF_HOME": str(tmp_path / "huggingface")} == hub_folder(environ)
-    assert {"HF_HOME": str(tmp_path)} == hub_folder({**environ, "HF_HOME": str(tmp_path)})
+    """If there is such a folder; the other caches of the parts are in the state directory."""
+    for given, found in (({"XDG_CACHE_HOME": "none"}, {}), ({"HF_HOME": str(tmp_path)}, {"HF_HOME": str(tmp_path)})):
+        assert found == hub_folder(given)
 
 
 def test_a_user_without_a_home_directory_has_no_configuration() -> None:

@@ -41,15 +41,6 @@ def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> 
         pass
 
 
-def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    """The message names the path and the option."""
-    (tmp_path / "file").touch()
-    with pytest.raises(DeployError) as caught:
-        StateDir.at(tmp_path / "file").prepare()
-    assert str(tmp_path / "file") in caught.value.line()
-    assert "--state-dir" in caught.value.line()
-
-
 def test_facts_are_remembered_and_added_to(state: StateDir) -> None:
     """Remembering a fact keeps the others. With a damaged file they are lost, but the start works."""
     state.remember(task={"id": "t"})

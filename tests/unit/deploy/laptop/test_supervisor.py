@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ import pytest
 
 from deploy.laptop.supervisor import Part, Supervisor
 from deploy.tools.errors import DeployError
-from tests.waiting import LIMIT_S, soon, until
+from tests.waiting import LIMIT_S, soon
 
 SERVES = (
     "import os, signal, sys, time; open(sys.argv[1] + '.new', 'w').write(str(os.getpid()));"
@@ -85,18 +84,14 @@ async def test_parts_stop_in_the_reverse_order_of_their_start(stand: Stand) -> N
     assert not any(is_alive(stand.pid(name)) for name in ("one", "two", "three"))
 
 
-async def test_a_part_that_dies_at_start_is_refused_with_its_reason(stand: Stand) -> None:
+async def test_a_part_that_cannot_be_started_is_refused_with_its_reason(stand: Stand) -> None:
     with pytest.raises(DeployError, match=r"bad died \(exit code 3\): OSError: .*Address already in use") as refused:
         await stand.supervisor.start(stand.part("bad", DIES_AT_START))
     assert "logs/bad.log" in refused.value.hint
-
-
-async def test_a_part_that_never_works_or_does_not_exist_is_refused(stand: Stand) -> None:
     with pytest.raises(DeployError, match="did not work within"):
         await stand.supervisor.start(stand.part("slow", "import time; time.sleep(600)", ready_timeout=0.3))
-    part = stand.part("none", SERVES)
     with pytest.raises(DeployError, match="none cannot be started"):
-        await stand.supervisor.start(Part("none", ("/no/such/program",), part.env, part.probe))
+        await stand.supervisor.start(replace(stand.part("none", SERVES), argv=("/no/such/program",)))
 
 
 @pytest.mark.parametrize("calm_s", [600.0, 0.0], ids=["soon", "far apart"])
@@ -104,10 +99,12 @@ async def test_a_part_that_dies_is_restarted_but_a_second_death_soon_after_ends_
     stand: Stand, calm_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploy.laptop.supervisor.CALM_S", calm_s)
-    for name in ("one", "two"):
-        await stand.supervisor.start(stand.part(name, SERVES))
+    for name, code in (("one", SERVES), ("two", HAS_A_WORKER)):
+        await stand.supervisor.start(stand.part(name, code))
     before = stand.pid("two")
+    (worker,) = psutil.Process(before).children()
     await stand.kill("two", 1)
+    await soon(lambda: not is_alive(worker.pid))  # it would keep the port
     assert before != stand.pid("two")
     assert stand.said[0].startswith("two died (killed by SIGKILL); restarting (log: ")
     assert not stand.supervisor.failed.done()
@@ -121,29 +118,15 @@ async def test_a_part_that_dies_is_restarted_but_a_second_death_soon_after_ends_
     assert is_alive(stand.pid("one"))  # until `up` stops everything, in order
 
 
-async def test_what_a_dead_part_has_left_is_ended_before_its_restart(stand: Stand) -> None:
-    """A worker would keep the port."""
-    await stand.supervisor.start(stand.part("one", HAS_A_WORKER))
-    (worker,) = psutil.Process(stand.pid("one")).children()
-    await stand.kill("one", 1)
-    await soon(lambda: not is_alive(worker.pid))
-
-
-async def test_a_part_that_ignores_the_signal_is_killed_after_its_grace(stand: Stand) -> None:
-    await stand.supervisor.start(stand.part("one", IGNORES_TERM, stop_grace=0.2))
-    await stand.supervisor.stop()
-    assert stand.said[0].startswith("one was killed")
-    assert not is_alive(stand.pid("one"))
-
-
-async def test_hurry_ends_the_grace_that_runs_and_all_others(stand: Stand) -> None:
-    for name in ("one", "two"):
-        await stand.supervisor.start(stand.part(name, IGNORES_TERM))
+async def test_parts_that_ignore_the_signal_are_killed_after_their_grace_or_in_a_hurry(stand: Stand) -> None:
+    for name, grace in (("two", LIMIT_S), ("one", LIMIT_S), ("brief", 0.2)):
+        await stand.supervisor.start(stand.part(name, IGNORES_TERM, stop_grace=grace))
     stopping = asyncio.create_task(stand.supervisor.stop())
-    await asyncio.sleep(0)
+    await soon(lambda: bool(stand.said))
+    assert stand.said[0].startswith("brief was killed")
     stand.supervisor.hurry()
     await stopping
-    assert not any(is_alive(stand.pid(name)) for name in ("one", "two"))
+    assert not any(is_alive(stand.pid(name)) for name in ("one", "two", "brief"))
 
 
 async def test_stopping_while_a_part_starts_leaves_none(stand: Stand) -> None:
@@ -156,23 +139,3 @@ async def test_stopping_while_a_part_starts_leaves_none(stand: Stand) -> None:
     await asyncio.wait({starting})
     await stand.supervisor.stop()
     assert not is_alive(stand.pid("one"))
-
-
-def test_killing_the_supervisor_ends_its_parts(tmp_path: Path) -> None:
-    """The kernel does so, whatever ends it."""
-    code = (
-        "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.unit.deploy.laptop.test_supervisor import SERVES, Stand\n"
-        "async def main():\n stand = Stand(Path(sys.argv[1]))\n"
-        " await stand.supervisor.start(stand.part('one', SERVES))\n"
-        " print('up', flush=True)\n await asyncio.sleep(600)\n"
-        "asyncio.run(main())"
-    )
-    root = Path(__file__).parents[4]
-    argv = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}) as up:
-        assert up.stdout is not None
-        assert up.stdout.readline() == b"up\n"
-        up.kill()
-    pid = int((tmp_path / "one.pid").read_text())
-    until(lambda: not is_alive(pid))

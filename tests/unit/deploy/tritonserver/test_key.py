@@ -16,20 +16,16 @@ from gateway.triton.key import key_file, read_key
 
 
 def test_a_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
-    """A second start finds the first one's key."""
-    file = tmp_path / "state" / "key"
-    key = ensure_key(str(file), tmp_path)
+    """In the state folder unless it is named. A second start finds the first one's; a given Secret is not written."""
+    file = key_file("", tmp_path)
+    assert tmp_path / "triton" / "key" == file
+    key = ensure_key("", tmp_path)
     assert (64, 0o600) == (len(key), file.stat().st_mode & 0o777)
-    assert key == ensure_key(str(file), tmp_path) == read_key(file)
-    assert {"key", ".key.lock"} == {each.name for each in file.parent.iterdir()}
-
-
-def test_a_key_that_was_given_is_used(tmp_path: Path) -> None:
-    """A Secret that is mounted is never written."""
-    file = tmp_path / "key"
-    file.write_text("given-by-a-person-1234\n")
-    file.chmod(0o400)
-    assert "given-by-a-person-1234" == ensure_key(str(file), tmp_path)
+    assert key == ensure_key("", tmp_path) == read_key(file)
+    given = tmp_path / "given"
+    given.write_text("given-by-a-person-1234\n")
+    given.chmod(0o400)
+    assert "given-by-a-person-1234" == ensure_key(str(given), tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "short", "with a blank in it, and long enough", "a:colon=for-triton-1234567"])
@@ -41,19 +37,6 @@ def test_what_is_no_key_is_refused_with_what_one_is(tmp_path: Path, content: str
         ensure_key(str(file), tmp_path)
     with pytest.raises(BackendRefused, match="holds no key"):
         AdminClient("127.0.0.1:1", key_file=file, timeout_s=0.2).index()
-
-
-def test_no_file_is_no_key(tmp_path: Path) -> None:
-    """A Triton of somebody else's may have none."""
-    assert ("", "") == (read_key(""), read_key(tmp_path / "none"))
-
-
-def test_the_key_is_looked_for_in_the_state_folder_unless_it_is_named(tmp_path: Path) -> None:
-    """`up` needs no setting."""
-    assert (tmp_path / "triton" / "key", Path("/keys/triton")) == (
-        key_file("", tmp_path),
-        key_file("/keys/triton", tmp_path),
-    )
 
 
 def test_both_protocols_restrict_what_runs_code_and_nothing_that_inference_needs() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import socket
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.cli.main import main
 from deploy.laptop.demo.minilm import REQUIREMENT
 from deploy.tools.errors import DeployError
 from deploy.tritonserver import launcher
@@ -31,41 +28,21 @@ def test_a_server_on_path_goes_before_the_wheel(on_path, expected, engine):
 
 
 @pytest.mark.parametrize(
-    ("python", "command"),
-    [("3.11", r'with pip install ".\[triton\]"'), ("3.13", "with pip install --no-deps nvidia-pytriton==")],
-)
-def test_no_server_at_all_says_what_to_install(python, command):
-    """One line, with the command. Python 3.13 has no numpy below 2, for which pip would ask."""
-    with pytest.raises(DeployError, match=command):
-        choose_server(on_path=None, wheel=None, python=python)
-
-
-@pytest.mark.parametrize("system", ["Darwin arm64", "Linux riscv64"])
-def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
-    """The gateway alone does, and containers."""
+    ("wheel", "python", "system", "said"),
+    [
+        (None, "3.11", "Linux x86_64", r'with pip install ".[triton]"'),
+        # Python 3.13 has no numpy below 2, for which pip would ask
+        (None, "3.13", "Linux x86_64", "with pip install --no-deps nvidia-pytriton=="),
+        (None, "3.12", "Darwin arm64", "no Triton for Darwin arm64, only for Linux x86_64 and Linux aarch64; "),
+        (replace(WHEEL, stub=None), "3.14", "Linux x86_64", "no python backend for Python 3.14: use 3.11"),
+    ],
+    ids=["none", "none, new Python", "no Triton is made for it", "the wheel has no backend for this Python"],
+)  # fmt: skip
+def test_no_server_says_what_to_install(wheel, python, system, said):
+    """One line, with the command."""
     with pytest.raises(DeployError) as missing:
-        choose_server(on_path=None, wheel=None, python="3.12", system=system)
-    line = missing.value.line()
-    assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
-    assert "`TRITON_GATEWAY_TRITON_GRPC=HOST:8001 triton-gateway serve`" in line
-    assert "pip install" not in line
-
-
-def test_a_python_without_stub_names_those_that_have_one():
-    """The wheel brings a python backend for some versions only."""
-    with pytest.raises(DeployError, match=r"no python backend for Python 3.14: use 3.11, 3.12 or 3.13"):
-        choose_server(on_path=None, wheel=replace(WHEEL, stub=None), python="3.14")
-
-
-def test_a_taken_port_is_named_with_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said before the server is started, not found out of its log."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        folders = ["--state-dir", str(tmp_path), "--repository", str(tmp_path / "models")]
-        assert 1 == main(["triton", *folders, "--grpc-port", str(port)])
-    assert re.search(rf"port {port} for the embedded Triton \(grpc\) is taken.*--grpc-port", capsys.readouterr().err)
+        choose_server(on_path=None, wheel=wheel, python=python, system=system)
+    assert said in missing.value.line()
 
 
 def test_one_version_of_each_in_the_makefile_the_extra_and_the_code() -> None:

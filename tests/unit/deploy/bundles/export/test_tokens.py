@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.bundles.export.tokens import first_difference, read_file, shown
+from deploy.bundles.export.tokens import read_file
 from deploy.tools.errors import ExportFailed
-
-
-def test_other_tokens_are_shown_with_their_text_from_the_first_that_differs():
-    """Not the beginning, which is the same."""
-    assert "from token 2 on [7] instead of [8, 9]" == first_difference([1, 2, 7], [1, 2, 8, 9])
-    assert "from token 2 on [] instead of [3]" == first_difference([1, 2], [1, 2, 3])
-    assert '"½ cup" and "tea"' == shown(("½ cup", "tea"))
-    assert 82 == len(shown("a" * 500))
 
 
 def test_a_file_is_read_without_the_padding_and_cutting_baked_into_it(tmp_path):

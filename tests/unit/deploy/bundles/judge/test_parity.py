@@ -29,20 +29,21 @@ def test_neighbours_count_whose_nearest_stays():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "allowed", "says"),
     [
-        ({"max_difference": 2e-4}, "largest difference 2.0e-04"),
-        ({"mean_cosine": 0.99}, "mean cosine 0.99000"),
-        ({"decisions": 0.9}, "10.0% of the answers changed"),
-        ({"neighbours": 0.5}, "50.0% of the nearest neighbours changed"),
-        ({"max_difference": float("nan")}, "largest difference nan"),
+        ({"max_difference": 2e-4}, {}, "largest difference 2.0e-04"),
+        ({"mean_cosine": 0.99}, {}, "mean cosine 0.99000"),
+        ({"decisions": 0.9}, {}, "10.0% of the answers changed"),
+        ({"neighbours": 0.5}, {}, "50.0% of the nearest neighbours changed"),
+        ({"max_difference": float("nan")}, {}, "largest difference nan"),
+        ({"decisions": 0.98998}, {"decisions": 0.99}, "1.002% of the answers changed (at most 1.000%)"),
     ],
 )
-def test_each_excess_says_how_much_and_what_is_allowed(change, says):
-    """Also where the number is not a number."""
+def test_each_excess_says_how_much_and_what_is_allowed(change, allowed, says):
+    """Also where the number is not a number. `1.0% changed (at most 1.0%)` would be no reason."""
     assert [] == excesses(GOOD, EXACT)
     assert (EXACT, REDUCED) == (tolerance_for("fp32"), tolerance_for("bf16"))
-    (line,) = excesses(replace(GOOD, **change), EXACT)
+    (line,) = excesses(replace(GOOD, **change), replace(EXACT, **allowed))
     assert line.startswith(says)
 
 
@@ -60,11 +61,3 @@ def test_padding_of_a_text_of_several_rows_is_not_compared(side, kept):
     # one number per label: as many labels as tokens are no tokens
     whole = read(outputs, prepared, TaskConfig(task="text-classification", padding_side=side))
     assert (2, 3) == whole["start_logits"].shape
-
-
-def test_a_share_beyond_its_limit_never_reads_like_the_limit():
-    """`1.0% changed (at most 1.0%)` is no reason."""
-    (line,) = excesses(replace(GOOD, decisions=0.98998), replace(EXACT, decisions=0.99))
-    assert line == "1.002% of the answers changed (at most 1.000%)"
-    (line,) = excesses(replace(GOOD, neighbours=0.5), replace(EXACT, neighbours=0.98))
-    assert line == "50.0% of the nearest neighbours changed (at most 2.0%)"

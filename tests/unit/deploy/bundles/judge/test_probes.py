@@ -19,23 +19,17 @@ from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded
 
 
-def test_every_length_up_to_128_and_around_every_bucket_above_it():
-    """And the longest, and the one below it."""
+def test_lengths_are_every_one_up_to_128_and_those_around_every_bucket_above():
+    """And the longest. Of long models some between powers of two: every one would take hours."""
+    assert [1, 2, 3] == lengths(3)
     found = lengths(300)
     assert list(range(1, 129)) == found[:128]
     assert {129, 143, 144, 145, 159, 160, 287, 288, 289, 299, 300} <= set(found)
-    assert 150 not in found
-    assert 300 == found[-1]
-    assert [1, 2, 3] == lengths(3)
-
-
-def test_long_models_are_tried_at_some_lengths_between_powers_of_two_and_at_their_longest():
-    """Every length would take hours. No fifth of the lengths up to 2048 is left out, and no third of those above."""
+    assert (False, 300) == (150 in found, found[-1])
     found = [n for n in lengths(8192) if n >= 512]
     assert {512, 513, 1024, 2048, 4096, 8191, 8192} <= set(found)
     assert all(b < 1.2 * a if a < 2048 else b < 1.34 * a for a, b in pairwise(found))
-    assert {0, 1, 63} <= {n % 64 for n in found}
-    assert 32 > len(found)
+    assert ({0, 1, 63} <= {n % 64 for n in found}, len(found) < 32) == (True, True)
 
 
 class Processor:
@@ -214,35 +208,53 @@ def where(rows, wrong, right):
     return np.where(rows[:, None], wrong, right)
 
 
-def test_every_token_of_the_vocabulary_is_in_a_row_of_its_own(classifier):
-    """Once, save those that frame a text and padding; rows are at most 128 tokens long."""
+@pytest.mark.parametrize("step", [1, 3])
+def test_every_token_of_the_vocabulary_is_in_a_row_of_its_own(classifier, monkeypatch, step):
+    """Once, save those that frame a text and padding; rows are short. Of a large vocabulary every nth is tried."""
+    monkeypatch.setattr(probes, "_MAX_VOCABULARY", {1: 1000, 3: 101}[step])
     made = probes.make(classifier, original, str)
     rows = made.rows[-made.vocabulary_rows :]
     held = [i for row in rows for i in row.ids.tolist() if i not in (0, 2, 3)]
-    assert [1, *range(4, len(WORDS))] == held
+    assert [1, *range(4, len(WORDS))][::step] == held
     assert max(row.n_tokens for row in rows) <= 128
     assert {(2, 3)} == {(row.ids[0], row.ids[-1]) for row in rows}
 
 
-def test_of_a_large_vocabulary_every_nth_token_is_tried(classifier, monkeypatch):
-    """As many as there is time for."""
-    monkeypatch.setattr(probes, "_MAX_VOCABULARY", 101)
-    made = probes.make(classifier, original, str)
-    held = [i for row in made.rows[-made.vocabulary_rows :] for i in row.ids.tolist() if i not in (0, 2, 3)]
-    assert [1, *range(4, len(WORDS))][::3] == held
+def token(number):
+    """A graph that is wrong when one token is present."""
+    return lambda right, feeds, longest: where((feeds["input_ids"] == number).any(1), -right, right)
 
 
-@pytest.mark.parametrize("difference", [1e-4, float("inf")])
-@pytest.mark.parametrize("token", [1, 4, 177, 303])
-def test_a_graph_that_is_wrong_when_one_token_is_present_is_refused(classifier, token, difference):
-    """Also one that no text of the gate has, and in a reduced precision."""
-    found = judged(
-        classifier, lambda right, feeds, longest: where((feeds["input_ids"] == token).any(1), -right, right), difference
-    )
-    assert "rows" in found.faults[0]
-    assert "the answer differs from PyTorch's" in found.faults[0]
-    if token > 200:
-        assert "1 of the 3 rows that together contain the whole vocabulary" in found.faults[0]
+def pads(number):
+    """A graph that is wrong beside so many pads."""
+    return lambda right, feeds, longest: where(longest - feeds["attention_mask"].sum(1) == number, -right, right)
+
+
+BESIDE = "each of which is right alone"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        *((token(number), "the answer differs from PyTorch's") for number in (1, 4, 177)),
+        (token(303), "1 of the 3 rows that together contain the whole vocabulary"),
+        *((pads(number), BESIDE) for number in (1, 40, 63, 64, 65, 100, 126)),
+        (lambda right, feeds, longest: right * [1, 1, 0], ""),
+        (lambda right, feeds, longest: right, None),
+    ],
+    ids=["unknown", "first", "usual", "in no text", *(f"{n} pads" for n in (1, 40, 63, 64, 65, 100, 126)),
+         "reads no types of pairs", "right"],
+)  # fmt: skip
+def test_a_graph_that_is_wrong_somewhere_is_refused(classifier, spoil, says):
+    """At one token, also one that no text of the gate has; at one length of padding; at pairs alone.
+
+    In a reduced precision, too, but for pads.
+    """
+    for difference in (1e-4, float("inf"))[: 1 if says == BESIDE else 2]:
+        found = judged(classifier, spoil, difference)
+        told = (*found.faults, *found.excesses)
+        assert bool(told) == (says is not None)
+        assert says is None or says in told[0]
 
 
 def test_a_reduced_precision_may_answer_tokens_that_no_text_has_less_exactly(classifier):
@@ -254,28 +266,3 @@ def test_a_reduced_precision_may_answer_tokens_that_no_text_has_less_exactly(cla
     found = judged(classifier, spoil, float("inf"))
     assert ((), ()) == (found.faults, found.excesses)
     assert judged(classifier, spoil).faults
-
-
-@pytest.mark.parametrize("difference", [1e-4, float("inf")])
-def test_a_classifier_that_takes_pairs_is_judged_on_pairs(classifier, difference):
-    """A graph that does not read the types answers every single text rightly."""
-    found = judged(classifier, lambda right, feeds, longest: right * [1, 1, 0], difference)
-    assert found.faults
-
-
-@pytest.mark.parametrize("pads", [1, 40, 63, 64, 65, 100, 126])
-def test_a_graph_that_is_wrong_beside_so_many_pads_is_refused(classifier, pads):
-    """Every number of them up to 126."""
-
-    def spoil(right, feeds, longest):
-        return where(longest - feeds["attention_mask"].sum(1) == pads, -right, right)
-
-    found = judged(classifier, spoil)
-    assert "each of which is right alone" in (*found.faults, *found.excesses)[0]
-
-
-def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
-    """In fp32 as in a reduced precision."""
-    for difference in (1e-4, float("inf")):
-        found = judged(classifier, lambda right, feeds, longest: right, difference)
-        assert ((), ()) == (found.faults, found.excesses)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import click
 
-from tests.fakes import FakeRegistry
 
-
-def run(command: click.Command, store: FakeRegistry, *arguments: str) -> int:
+def run(command: click.Command, store: Any, *arguments: str) -> int:
     """Return the exit code; errors of ours come through."""
     assert command.name is not None
+    assert command.callback is not None
+    function = inspect.unwrap(command.callback)  # without what the options of the registry and of gateways look up
     values = command.make_context(command.name, list(arguments)).params
-    values.pop("serving_task_id")
     with click.Context(command):
-        return int(command.callback.__wrapped__(**values, open_registry=lambda: store))  # type: ignore[union-attr]
+        known = inspect.signature(function).parameters
+        return int(function(open_registry=lambda: store, **{name: values[name] for name in values if name in known}))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deploy.cli.commands import doctor
-from deploy.cli.commands.doctor import Finding
 from deploy.cli.main import main
 from tests.fakes import FakeRegistry
 
@@ -16,14 +15,6 @@ from tests.fakes import FakeRegistry
 def states(findings: Any) -> dict[str, str]:
     """State by subject."""
     return {each.subject: each.state for each in findings}
-
-
-def test_libraries_that_the_linker_does_not_find_are_named(tmp_path: Path) -> None:
-    """Without libpython the python backend hangs at its first model; a complete program has no finding."""
-    assert [] == doctor.missing_libraries(Path("/bin/ls"))
-    assert [] == doctor.missing_libraries(tmp_path / "nothing")
-    text = "\tlibpython3.11.so.1.0 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
-    assert ["libpython3.11.so.1.0"] == doctor._MISSING_LIBRARY.findall(text)
 
 
 REAL = {"CLEARML_API_HOST": "http://clearml"}
@@ -59,11 +50,3 @@ def test_the_command_looks_at_this_machine(
     for part in ("Triton server", "ClearML"):
         assert part in text
     assert [] == list(tmp_path.iterdir())
-
-
-def test_a_finding_is_shown_with_its_remedy() -> None:
-    """The remedy is below it, unless nothing is to be done."""
-    assert "ok       a: fine" == str(Finding("a", "ok", "fine", "unused"))
-    (away,) = doctor.triton_at("127.0.0.1:1")
-    assert "missing" == away.state
-    assert "MISSING  b: gone\n         → bring it back" == str(Finding("b", "missing", "gone", "bring it back"))
