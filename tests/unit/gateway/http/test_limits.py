@@ -13,8 +13,8 @@ from gateway.http.core import Connection
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome
 from tests.core_client import Ear, in_memory
-from tests.unit.gateway.http.http_readers import answers
 from tests.unit.gateway.http.serving import GOOD, Serve, post
+from tests.unit.gateway.http.test_streams import answers
 from tests.waiting import soon
 
 HOOK = """

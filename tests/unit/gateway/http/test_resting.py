@@ -10,7 +10,6 @@ import pytest
 from gateway.http.connections import Connections
 from gateway.http.exchange import Exchange
 from tests.core_client import in_memory
-from tests.simulated import SimulatedLoop, simulate
 from tests.unit.gateway.http.serving import Port, Serve, post
 from tests.waiting import LIMIT_S
 
@@ -41,27 +40,22 @@ async def test_a_refused_connection_is_refused_again_as_long_as_there_is_no_room
         assert 0 == port.stack.gateway.connections.resting
 
 
-def test_the_rest_is_as_long_as_the_retry_after() -> None:
+@pytest.mark.looptime
+async def test_the_rest_is_as_long_as_the_retry_after() -> None:
     """To the second; and longer if many rest, so that those who retry at once get a bounded share of the process."""
+    loop, times = asyncio.get_running_loop(), list[float]()
 
-    async def run(loop: SimulatedLoop) -> None:
-        times: list[float] = []
+    async def answer(exchange: Exchange) -> None:
+        times.append(loop.time())
+        exchange.rest_s = 3.0
+        exchange.reply(429, [], b"")
 
-        async def answer(exchange: Exchange) -> None:
-            times.append(loop.time())
-            exchange.rest_s = 3.0
-            exchange.reply(429, [], b"")
-
-        ear, connection = in_memory(answer)
-        connection.data_received(post() * 3)
-        assert ear.is_paused
-        await asyncio.sleep(10)
-        assert [0.0, 3.0, 6.0] == [pytest.approx(at - times[0]) for at in times]
-        connection.connection_lost(None)
-
-    simulate(run)
-    limits = Connections()
-    assert 1.0 == limits.retry_after()
+    ear, connection = in_memory(answer, limits := Connections())
+    connection.data_received(post() * 3)
+    assert (True, 1) == (ear.is_paused, limits.resting)
+    await asyncio.sleep(10)
+    assert [0.0, 3.0, 6.0] == [pytest.approx(at - times[0]) for at in times]
+    assert (False, 0, 1.0) == (ear.is_paused, limits.resting, limits.retry_after())
     limits.resting = 8192
     assert 8 < limits.retry_after() < 9
 
