@@ -7,10 +7,7 @@ import gzip
 import json
 from typing import Any
 
-import pytest
-
 from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, DeadlineExceeded, Overloaded
-from tests.unit.gateway.conftest import answering
 
 JSON = {"content-type": "application/json"}
 GOOD = json.dumps({"text": "good"}).encode()
@@ -28,18 +25,15 @@ def said(reply: Any) -> str:
 # --- what is accepted -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "headers"),
-    [
+async def test_json_is_accepted_with_and_without_its_type(served: Any) -> None:
+    """Plain or gzip. An id that could break a header or a log line is replaced."""
+    for content, headers in (
         (GOOD, {}), (GOOD, {"content-type": "application/json; charset=utf-8"}),
         (GOOD, {"content-type": "application/vnd.api+json"}),
         (gzip.compress(GOOD, mtime=0), {**JSON, "content-encoding": "gzip"}),
-    ],
-    ids=["no type", "charset", "other json", "gzip"],
-)  # fmt: skip
-async def test_json_is_accepted_with_and_without_its_type(served: Any, content: bytes, headers: dict[str, str]) -> None:
-    """Plain or gzip."""
-    assert 200 == (await served.client.post("/serve/e", content=content, headers=headers)).status_code
+    ):  # fmt: skip
+        reply = await served.client.post("/serve/e", content=content, headers={**headers, "x-request-id": "a" * 500})
+        assert (200, 16) == (reply.status_code, len(reply.headers["x-request-id"]))
 
 
 async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
@@ -52,13 +46,6 @@ async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
     assert "GOOD" == only.json()[0][0]["label"]
     assert float(only.headers["x-compute-time"]) > 0
     assert "BAD" == (await served.client.post("/predict", json={"text": "bad"})).json()["label"]
-
-
-async def test_a_hook_gets_the_field_inputs_unchanged(stack: Any) -> None:
-    """A hook may have a field of that name."""
-    stack.add_hook("h", answering("body"))
-    await stack.served("h")
-    assert {"inputs": [1]} == (await stack.client.post("/serve/h", json={"inputs": [1]})).json()
 
 
 async def test_predict_calls_the_canary_over_all_versions(stack: Any) -> None:
@@ -116,11 +103,7 @@ OF_OTHERS: list[tuple[str, Any, tuple[tuple[int, ...], str]]] = [
     ("/serve/e", {"inputs": "good", "parameters": []}, ((422,), "parameters must be an object")),
     ("/serve/e", {"inputs": "good", "options": {"x": 1}}, ((422,), "unknown field x")),
     ("/serve/e", {"inputs": 7}, ((422,), "text")),
-    (
-        "/v1/embeddings",
-        {"model": "e", "input": "good", "truncate_prompt_tokens": 3},
-        ((400,), "unknown field truncate_"),
-    ),
+    ("/v1/embeddings", {"model": "e", "input": "good", "truncate_prompt_tokens": 3}, ((400,), "unknown field trunc")),
     ("/v1/models/e:predict", {"instances": ["good"], "nonsense": 3}, ((422, 400), "unknown field nonsense")),
     ("/v1/embeddings", {"inputs": "good"}, field("input")),
     ("/v1/completions", {"model": "e", "messages": []}, field("prompt")),
@@ -200,10 +183,8 @@ async def test_a_caller_bounds_the_time(served: Any) -> None:
     """By its header, or by the protocol's `timeout` (microseconds): 504, in the protocol's error form."""
     served.backend.hold = asyncio.Event()
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}
-    for path, body, headers in (
-        ("/v2/models/e/infer", {"inputs": [tensor], "parameters": {"timeout": 50_000}}, {}),
-        ("/serve/e", {"text": "good"}, {TIMEOUT: "50"}),
-    ):
+    timed = {"inputs": [tensor], "parameters": {"timeout": 50_000}}
+    for path, body, headers in (("/v2/models/e/infer", timed, {}), ("/serve/e", {"text": "good"}, {TIMEOUT: "50"})):
         reply = await served.client.post(path, json=body, headers=headers)
         assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
     served.backend.hold.set()
@@ -218,10 +199,3 @@ async def test_backend_failures_have_their_status(served: Any) -> None:
         served.backend.fail_with = failure
         reply = await served.client.post("/serve/e", json={"text": "good"})
         assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
-
-
-async def test_a_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
-    """An id that could break a header or a log line is replaced."""
-    mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
-    long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
-    assert ("abc-123", 16) == (mine.headers["x-request-id"], len(long.headers["x-request-id"]))
