@@ -37,7 +37,5 @@ def verdict_of(error: BaseException) -> Verdict:
         return Verdict(str(error), is_final=False)
     if not isinstance(error, errors.GatewayError):
         return Verdict(f"internal error: {error!r}", is_final=True)
-    reason = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    return Verdict(
-        reason, is_final=isinstance(error, (errors.SpecFault, errors.ModelNotReady, errors.DeadlineExceeded))
-    )
+    is_final = isinstance(error, (errors.SpecFault, errors.ModelNotReady, errors.DeadlineExceeded))
+    return Verdict(error.sentence, is_final)

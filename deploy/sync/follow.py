@@ -63,8 +63,7 @@ class Follower:
         self._marker: str | None = None
         self._task: spec.ServingTask | None = None
         self._spec = spec.ServingSpec("", "")
-        self._records: dict[str, spec.ModelRecord] = {}
-        self._problems: dict[str, Verdict] = {}
+        self._records: Mapping[str, spec.ModelRecord] = {}
         self._records_read_at = 0.0
 
     def remembered(self) -> Desired | None:
@@ -91,13 +90,11 @@ class Follower:
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         if not has_changed and (not ids or now - self._records_read_at < self._settings.records_s):
             return None
-        found = self._registry.records(ids)
-        self._problems = {i: problem for i in ids if (problem := _problem(i, found.get(i))) is not None}
-        self._records = {i: record for i, record in found.items() if i not in self._problems}
+        self._records = self._registry.records(ids)
         self._records_read_at = now
         self._marker = marker
         with contextlib.suppress(OSError):
-            self._store.save(registry.Saved(self._task, self._records))
+            self._store.save(registry.Saved(self._task, dict(self._records)))
         return self._desired()
 
     def _is_ours(self, named: Collection[str]) -> bool:
@@ -112,21 +109,12 @@ class Follower:
         for url, endpoint in serving.endpoints.items():
             if endpoint.engine != "triton":
                 continue
-            if endpoint.option("pool") and not self._is_ours(spec.pools_of(endpoint, None)):
+            record = self._records.get(endpoint.model_id or "")
+            if (record or endpoint.option("pool")) and not self._is_ours(spec.pools_of(endpoint, record)):
                 elsewhere.add(url)
-            elif not endpoint.model_id:
-                why = "the endpoint names no model: add it with --model-id or --name/--project"
-                unresolved[url] = ("", Verdict(why, is_final=True))
-            elif endpoint.model_id in self._problems:
-                unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
-            elif endpoint.model_id not in self._records:
-                why = f"the record of model {endpoint.model_id} has not been read yet"
-                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
+            elif record is None or not record.has_data:
+                unresolved[url] = (endpoint.model_id or "", self._why_missing(endpoint.model_id, record))
             else:
-                record = self._records[endpoint.model_id]
-                if not self._is_ours(spec.pools_of(endpoint, record)):
-                    elsewhere.add(url)
-                    continue
                 name = spec.triton_model_name(endpoint, record)
                 targets[name] = Target(url, self._recipe(), _unload_after(endpoint), endpoint, record)
         faults = [fault.subject for fault in serving.faults]
@@ -141,18 +129,18 @@ class Follower:
             is_readable=not serving.unreadable,
         )
 
-
-def _problem(model_id: str, record: spec.ModelRecord | None) -> Verdict | None:
-    """Return why a model cannot be fetched, as far as its record tells."""
-    if record is None:
-        return Verdict(f"there is no model {model_id}: it was deleted, or never existed", is_final=True)
-    if record.has_data:
-        return None
-    return Verdict(
-        f"model {model_id} ({record.name}) has no data: its upload did not finish; upload it again: "
-        "clearml-serving model upload …",
-        is_final=True,
-    )
+    def _why_missing(self, model_id: str | None, record: spec.ModelRecord | None) -> Verdict:
+        """Return why a model cannot be fetched, as far as its record tells."""
+        if not model_id:
+            why = "the endpoint names no model: add it with --model-id or --name/--project"
+        elif record is not None:
+            why = (f"model {model_id} ({record.name}) has no data: its upload did not finish; upload it again: "
+                   "clearml-serving model upload …")  # fmt: skip
+        elif self._marker is None:
+            return Verdict(f"the record of model {model_id} has not been read yet", is_final=False)
+        else:
+            why = f"there is no model {model_id}: it was deleted, or never existed"
+        return Verdict(why, is_final=True)
 
 
 def _unload_after(endpoint: spec.EndpointSpec) -> float:

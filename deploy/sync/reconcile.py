@@ -207,7 +207,7 @@ class ModelSync:
         try:
             desired = following.result()
         except errors.GatewayError as error:
-            text = f"{error.message}; {error.hint}" if error.hint else error.message
+            text = error.sentence
             self._next_poll = now + min(self._settings.poll_s, self._settings.retry_first_s)
             if text != self._registry_error:
                 log.warning("registry not readable, loaded models stay: %s", text)
@@ -247,7 +247,7 @@ class ModelSync:
             self._set_triton(answers=True)
         except errors.GatewayError as error:
             self._is_refused = isinstance(error, errors.BackendRefused)
-            self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            self._set_triton(answers=False, why=error.sentence)
             if self._is_refused:
                 # Triton answers but refuses our key, so nothing can be changed. Its index can be read without a key.
                 index = {name: "ready" for name in targets if self._is_held(name)}
