@@ -1,16 +1,22 @@
-"""The controller records the first version once, as the default; and removes what nothing needs, and nothing else."""
+"""Records that the controller keeps: the first version of each endpoint as its default, one content per model, whatever
+overwrites it; and what nothing needs is removed, and nothing else.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controller import default_versions
+from deploy.controller.contents import EVERY_S, ContentKeeper
 from deploy.controller.pruning import UNUSED_S, Pruner
 from deploy.controller.wanted import Wanted, carry_out
+from gateway.errors import RegistryRefused
 from gateway.registry import Kind, Record
-from gateway.spec import ServingTask, decode
+from gateway.spec import CONTENT_HASH, Content, ServingTask, contents, decode, records_of, triton_model_name
 from gateway.version_numbers import KIND, Numbers, encode
 from tests.fakes import FakeRegistry
 
@@ -161,3 +167,102 @@ def test_records_of_an_endpoint_that_comes_back_within_the_hour_stay(full: World
         full.prune()
         assert EVERY == kept(full)[1]
         full.now += UNUSED_S - 1
+
+
+class Uploads(FakeRegistry):
+    """A Triton model ``m`` and an sklearn model ``s``, and what model syncs report; reads happen at once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.now = 1e6
+        self.told: dict[str, list[tuple[str, str]]] = {}
+        for name, engine in (("m", "triton"), ("s", "sklearn")):
+            self.put(name, b"first")
+            self.add_model(name, folder / name, created="2026-01-01")
+            self.add_endpoint(name, name, engine=engine)
+        self.keeper = ContentKeeper(self, lambda: self.told, wall=lambda: self.now, start=lambda work: work())
+
+    def put(self, name: str, content: bytes) -> None:
+        """Upload a file."""
+        (self.folder / name).write_bytes(content)
+
+    def report(self, *hashes: str) -> None:
+        """Let model syncs report these hashes of ``m``."""
+        name = triton_model_name(decode(self.task()).endpoints["m"], self.model("m"))
+        self.told = {name: [(sha256, f"parts of {sha256}") for sha256 in hashes]}
+
+    def look(self) -> dict[str, Content]:
+        """Let the controller look until nothing changes; return what is recorded."""
+        for _ in range(5):
+            self.now += EVERY_S
+            carry_out(self, self.task(), self.keeper)
+        self.now += EVERY_S
+        assert not carry_out(self, self.task(), self.keeper), "what is known is not written again"
+        return contents(records_of(self.task(), CONTENT_HASH))
+
+    @property
+    def faults(self) -> list[str]:
+        """Subjects of the faults that gateways show."""
+        return [fault.subject for fault in decode(self.task()).faults]
+
+
+@pytest.fixture
+def uploads(tmp_path: Path) -> Uploads:
+    """See ``Uploads``."""
+    return Uploads(tmp_path)
+
+
+def sha(content: bytes) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_the_first_report_is_the_models_content_and_other_models_are_looked_at(uploads: Uploads) -> None:
+    """One record each, whatever is reported later."""
+    assert {"s": sha(b"first")} == {name: one.sha256 for name, one in uploads.look().items()}
+    uploads.report("a", "b")
+    found = uploads.look()["m"]
+    assert ("a", "parts of a", "b") == (found.sha256, found.parts, found.found)
+    assert ["model m (m)"] == uploads.faults
+    uploads.report("a")
+    assert "" == uploads.look()["m"].found
+    assert [] == uploads.faults
+
+
+def test_a_model_that_had_company_before_anybody_looked_is_named_with_a_few_of_it(uploads: Uploads) -> None:
+    """The bytes are those of the last upload, if they differ; the last one itself is fine. Each of hundreds would
+    otherwise name all the others, and the records would outgrow their document. Addresses that say what is there are
+    not compared.
+    """
+    uploads.put("m-0123456789abcdef.zip", b"packed")
+    for name, count, file in (("later", 30, "s"), ("packed", 2, "m-0123456789abcdef.zip")):
+        for number in range(count):
+            model = f"{name[0]}{number}"
+            uploads.add_model(model, uploads.folder / file, name=name, created=f"2026-01-02T00:{number:02d}")
+            uploads.add_endpoint(model, model, engine="sklearn")
+    found = uploads.look()
+    assert ("later (l0)", 6, ()) == (found["s"].newer[0], len(found["s"].newer), found["l29"].newer)
+    assert ((), ()) == (found["p0"].newer, found["p1"].newer)
+    assert "model s (s)" in uploads.faults
+
+
+def test_a_model_at_a_new_address_is_another_model(uploads: Uploads) -> None:
+    """A person has uploaded it again."""
+    uploads.look()
+    uploads.put("other", b"second")
+    uploads.add_model("s", uploads.folder / "other", created="2026-01-01")
+    assert sha(b"second") == uploads.look()["s"].sha256
+    assert [] == uploads.faults
+
+
+def test_what_cannot_be_read_or_written_is_tried_again(uploads: Uploads) -> None:
+    """A file that is missing, a ledger that takes nothing."""
+    (uploads.folder / "s").unlink()
+    assert {} == uploads.look()
+    uploads.put("s", b"first")
+    uploads.ledger.is_read_only = True
+    with pytest.raises(RegistryRefused):
+        uploads.look()
+    uploads.ledger.is_read_only = False
+    assert {"s"} == uploads.look().keys()
