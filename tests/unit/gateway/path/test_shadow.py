@@ -30,7 +30,6 @@ from gateway.path.neighbours import LEAST
 from gateway.path.shadow import agree
 from gateway.registry.ledger import Record
 from gateway.trace import CLASSES
-from tests.unit.gateway.conftest import classify
 from tests.waiting import LIMIT_S
 from tests.words import text_bundle
 
@@ -55,11 +54,10 @@ async def mirror(stack: Any, **fields: Any) -> None:
     await stack.until(lambda: any(one["is_on"] for one in seen(stack).values()))
 
 
-async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
+async def start(stack: Any, **fields: Any) -> None:
     """Serve two versions of ``e`` with a shadow on the second."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
-    stack.load("e/2", run)
     await stack.served("e/1", "e/2")
     await mirror(stack, **fields)
 
@@ -93,10 +91,15 @@ def fails(stack: Any, error: GatewayError) -> None:
     stack.gateway.table.current.endpoints["e/2"].answer = answer
 
 
-async def test_answers_are_compared_and_counted(stack: Any) -> None:
-    """Agreement and difference. Mirrored requests are in no other metric."""
-    await start(stack, scores(1.0))
-    for text in ("good", "good film", "bad"):
+async def test_answers_are_compared_and_counted(stack: Any, tmp_path: Path) -> None:
+    """A label of another name is the one at its position. Mirrored requests are in no other metric."""
+    for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
+        stack.add_package(f"n{version}", text_bundle(tmp_path / version, id2label=dict(enumerate(labels))))
+        stack.deploy("e", f"n{version}", version=version)
+    stack.load("e/2", scores(1.0))
+    await stack.served("e/1", "e/2")
+    await mirror(stack)
+    for text in ("good", ["good", "good film"], "bad"):
         reply = await stack.client.post("/serve/e/1", json={"text": text})
         assert ("e/1", "direct") == (reply.headers["x-served-by"], reply.headers["x-route"])
     assert {"agreed": 2, "differed": 1, "failed": 0, "dropped": 0} == await mirrored(stack, 3)
@@ -144,18 +147,6 @@ async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_
         shadow(stack, **changed)
         await stack.until(lambda changed=changed: changed.items() <= seen(stack)["e"].items())
         assert shown == seen(stack)["e"]["last_failure"]
-
-
-async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:
-    """In single answers, in lists and in scores. A label that both versions have means itself."""
-    for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
-        stack.add_package(f"n{version}", text_bundle(tmp_path / version, id2label=dict(enumerate(labels))))
-        stack.deploy("e", f"n{version}", version=version)
-    await stack.served("e/1", "e/2")
-    await mirror(stack)
-    for text in ("good", "bad", ["good", "bad film"]):
-        assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
-    assert 3 == (await mirrored(stack, 3))["agreed"]
 
 
 def hold(stack: Any) -> tuple[asyncio.Event, list[str]]:
