@@ -25,8 +25,9 @@ SHARE: Final = 8
 _WHY: Final = {
     "gateway_full": "this gateway already works on {places} requests and takes no more",
     "batch_full": "this gateway already works on {places} requests and takes no more of class batch beside them",
-    "endpoint_full": "this gateway works on as many requests of {path} as others leave room for",
-    "work_full": "{path} has as much work{of_class} in hand as keeps its model busy",
+    "endpoint_full": "this gateway works on as many requests of this endpoint as others leave room for",
+    "work_full": "this endpoint has as much work in hand as keeps its model busy",
+    "bytes_full": "this gateway already holds as many bytes of requests as it may: send less at once",
 }
 _PRESS_EVERY_S: Final = 0.1
 """While the process is full, the limits of all endpoints come into force, at most every 0.1 s."""
@@ -74,7 +75,7 @@ class Permit:
             return
         held = permits.held_bytes
         if held + size > permits.max_bytes and held > self.held_bytes:
-            raise _full(held)
+            raise permits.refusal("bytes_full")
         permits.held_bytes += size
         self.held_bytes += size
 
@@ -118,19 +119,17 @@ class Permits:
         is_batch = rank == BATCH and self.in_flight < self.max_requests
         return self.refusal("batch_full" if is_batch else "gateway_full", rank)
 
-    def refusal(self, because: str, rank: int, path: str = "") -> Overloaded:
-        """Return a refusal of a request for the endpoint at ``path``."""
-        of_class = " of class batch" if rank == BATCH else ""
-        message = _WHY[because].format(places=self.ceilings[rank], path=path, of_class=of_class)
+    def refusal(self, because: str, rank: int = DEFAULT) -> Overloaded:
+        """Return a refusal."""
+        message = _WHY[because].format(places=self.ceilings[rank])
         return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())
 
     def admit(self, permit: Permit, rank: int = DEFAULT) -> None:
         """Give a request its permit. Raises ``Overloaded``."""
         if self.in_flight >= self.ceilings[rank]:
             raise self.full(rank)
-        held = self.held_bytes
-        if held > self.max_bytes:
-            raise _full(held)
+        if self.held_bytes > self.max_bytes:
+            raise self.refusal("bytes_full")
         self.in_flight += 1
         permit.permits = self
         permit.held_bytes = 0
@@ -145,13 +144,6 @@ class Permits:
         """Return a permit for work that goes on after its request has ended. It is never refused."""
         self.in_flight += 1
         return Permit(self)
-
-
-def _full(held: int) -> Overloaded:
-    return Overloaded(
-        f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
-        because="bytes_full", retry_after=1,
-    )  # fmt: skip
 
 
 class AdmissionControl:
@@ -200,7 +192,7 @@ class AdmissionControl:
         if rank != BATCH:  # class batch is limited to half of the places, which is no sign of overload
             for one in found:
                 one.press(now)
-        raise permits.refusal(because, rank, path)
+        raise permits.refusal(because, rank)
 
     def count(self, error: Overloaded, rank: int) -> None:
         """Count a refusal."""
