@@ -91,35 +91,26 @@ _AFTERWARDS = "class Preprocess:\n    def postprocess(self, data, state, collect
 _BEFORE = "class Preprocess:\n    def preprocess(self, body, state, collect=None):\n        return [body['text']]\n"
 
 
-@pytest.mark.parametrize(("source", "takes_objects"), [("", False), (_AFTERWARDS, False), (_BEFORE, True)])
-async def test_a_text_model_answers_rows_and_refuses_objects(make_stack: Any, source: str, takes_objects: bool) -> None:
+async def test_a_text_model_answers_rows_and_refuses_objects(stack: Any) -> None:
     """It would iterate over an object's keys and answer them with 200. With a class's ``preprocess``, the body has the
     class's own form.
     """
-    stack = make_stack()
-    async with stack.gateway.running(), stack.client:
-        await _serve_text_model(stack, source)
-        if takes_objects:
-            assert ["pos"] == (await stack.client.post("/serve/e", json={"text": "good film"})).json()
-            return
-        assert ["pos"] == (await stack.client.post("/serve/e", json=["good film"])).json()
-        for body in ({"text": "good film"}, {"good": 1, "film": 2}, "good film", {}, 1):
-            reply = await stack.client.post("/serve/e", json=body)
-            assert (422, "input_refused") == (reply.status_code, reply.json()["code"]), (body, reply.text)
-        reply = await stack.client.post("/v1/models/e:predict", json={"instances": ["good film", "bad"]})
-        assert {"predictions": ["pos", "neg"]} == reply.json()
-
-
-async def _serve_text_model(stack: Any, source: str) -> None:
     model = make_pipeline(TfidfVectorizer(), LogisticRegression())
     model.fit(["good film", "good", "bad film", "bad"], ["pos", "pos", "neg", "neg"])
     joblib.dump(model, stack.folder / "model.joblib")
     stack.registry.add_model("m", stack.folder / "model.joblib")
-    if source:
-        stack.add_hook("e", source, "m", engine="sklearn")
-    else:
-        stack.registry.add_endpoint("e", "m", engine="sklearn")
-    await stack.served("e")
+    stack.registry.add_endpoint("alone", "m", engine="sklearn")
+    stack.add_hook("after", _AFTERWARDS, "m", engine="sklearn")
+    stack.add_hook("before", _BEFORE, "m", engine="sklearn")
+    await stack.served("alone", "after", "before")
+    assert ["pos"] == (await stack.client.post("/serve/before", json={"text": "good film"})).json()
+    for url in ("alone", "after"):
+        assert ["pos"] == (await stack.client.post(f"/serve/{url}", json=["good film"])).json()
+        for body in ({"text": "good film"}, {"good": 1, "film": 2}, "good film", {}, 1):
+            reply = await stack.client.post(f"/serve/{url}", json=body)
+            assert (422, "input_refused") == (reply.status_code, reply.json()["code"]), (body, reply.text)
+        reply = await stack.client.post(f"/v1/models/{url}:predict", json={"instances": ["good film", "bad"]})
+        assert {"predictions": ["pos", "neg"]} == reply.json()
 
 
 @pytest.mark.parametrize(

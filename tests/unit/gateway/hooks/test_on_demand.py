@@ -27,10 +27,6 @@ class Preprocess:
 """
 
 
-async def no_other_endpoints(*_: Any) -> None:
-    """A gateway without other endpoints."""
-
-
 def works(pool: HookPool) -> bool:
     """Return whether the only process is busy."""
     return [False] == [process.is_free for process in pool.processes]
@@ -44,12 +40,17 @@ def code(tmp_path: Path) -> Path:
     return path
 
 
+def pool_of(
+    code: Path, name: str = "h", bound: ProcessBound | None = None, engine: str = "custom", other: Any = None
+) -> HookPool:
+    """Return a pool that has not started."""
+    return HookPool(Program(name, engine, code, None, {}), PoolLimits(processes=1), other, bound)
+
+
 @asynccontextmanager
-async def opened(
-    code: Path, name: str = "h", bound: ProcessBound | None = None, **limits: Any
-) -> AsyncIterator[HookPool]:
+async def opened(code: Path, *more: Any, **fields: Any) -> AsyncIterator[HookPool]:
     """Return a pool that is closed after the test."""
-    pool = HookPool(Program(name, "custom", code, None, {}), PoolLimits(**limits), no_other_endpoints, bound)
+    pool = pool_of(code, *more, **fields)
     await pool.start()
     try:
         yield pool
@@ -120,7 +121,7 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     async with opened(code, bound=bound):
         assert 1 == bound.taken
     assert 0 == bound.taken
-    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
+    pool = pool_of(code, bound=bound)
     starting = asyncio.create_task(pool.start())
     await soon(lambda: bound.taken == 1)
     starting.cancel()
@@ -135,7 +136,7 @@ async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path,
     code = tmp_path / "bad.py"
     code.write_text(f"with open({str(tmp_path / 'starts')!r}, 'a') as file:\n    file.write('x')\n{end}")
     bound = ProcessBound(1)
-    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
+    pool = pool_of(code, bound=bound)
     with pytest.raises(HookFailed):
         await pool.start()
     assert (0, set(), None) == (bound.taken, pool._started, pool._adding)
@@ -164,9 +165,7 @@ async def test_calls_of_a_hook_to_other_endpoints(code: Path) -> None:
             ended.set()
         return "late"
 
-    pool = HookPool(Program("h", "custom_async", code, None, {}), PoolLimits(processes=1), other)
-    await pool.start()
-    try:
+    async with opened(code, engine="custom_async", other=other) as pool:
         [pid] = pool.pids
         given_up = asyncio.create_task(ask(pool, {"asks": True}))
         await asked.wait()
@@ -185,5 +184,3 @@ async def test_calls_of_a_hook_to_other_endpoints(code: Path) -> None:
             await killed
         async with asyncio.timeout(LIMIT_S):
             await ended.wait()
-    finally:
-        await pool.close()

@@ -35,6 +35,7 @@ class Preprocess:
         if do == "segfault":
             import ctypes
             ctypes.string_at(0)
+        if do == "stuck": __import__("re").match("(a+)+$", "a" * 40 + "b")  # no other thread runs
         if do == "fork": os.fork()
         if do == "fork and exit":
             if os.fork(): os._exit(3)
@@ -281,9 +282,9 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    outcome, _ = await pool.ask({"do": "child"}, loop.time() + 300)
+    outcome, _ = await pool.ask({"do": "fork and stay"}, loop.time() + 300)
     print(*pool.pids, outcome.answer["child"], flush=True)
-    await pool.ask({"do": "spin"}, loop.time() + 600)
+    await pool.ask({"do": "stuck"}, loop.time() + 600)
 asyncio.run(main())
 """
 
@@ -291,12 +292,7 @@ asyncio.run(main())
 def test_processes_end_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL of the worker ends all its hook processes, even one that never reads its socket, and their forks."""
     code = tmp_path / "hook.py"
-    code.write_text(
-        "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n"
-        "        if body['do'] == 'child':\n            child = os.fork()\n            if child == 0:\n"
-        "                time.sleep(100)\n            return {'child': child}\n"
-        "        import re\n        re.match('(a+)+$', 'a' * 40 + 'b')\n"
-    )
+    code.write_text(HOOK)
     worker = subprocess.Popen(
         [sys.executable, "-c", ALONE, str(code)], stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -57,17 +57,6 @@ class HttpServer:
 
         self.answer = always
 
-    def holding(self) -> asyncio.Event:
-        """Stop answering until the returned event is set."""
-        released, answer = asyncio.Event(), self.answer
-
-        async def later(head: bytes, body: bytes) -> bytes | None:
-            await released.wait()
-            return await answer(head, body)
-
-        self.answer = later
-        return released
-
     async def start(self, port: int = 0) -> tuple[str, int]:
         """Listen; returns the address."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)

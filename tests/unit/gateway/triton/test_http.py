@@ -162,7 +162,7 @@ async def test_a_call_that_is_late_or_left_closes_its_connection(
 ) -> None:
     """Otherwise its answer could go to another call, and a server that never answers would keep it open."""
     await infer(calls, 1)
-    hold = server.holding()
+    server.is_stopped = True
     left = asyncio.create_task(infer(calls, 1, timeout=timeout))
     await asyncio.sleep(0)  # its first step sends it, as a connection is open
     [connection] = calls._busy
@@ -171,7 +171,7 @@ async def test_a_call_that_is_late_or_left_closes_its_connection(
     [why] = await asyncio.gather(left, return_exceptions=True)
     assert isinstance(why, DeadlineExceeded | asyncio.CancelledError)
     assert not connection.is_open
-    hold.set()
+    server.is_stopped = False
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
