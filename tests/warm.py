@@ -4,9 +4,7 @@ A call of the stock tool costs over a second of CPU time, most of it spent on im
 configuration files of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``, and
 ``program()`` in place of ``-c`` and code of a test: a small program that hands its arguments, folder, environment and
 files to the process here, and ends as the fork ends. A signal is passed on; if the small program is killed, so is the
-fork. What the tool is told by a variable that its imports may read is told to the true program. ``optimizing()`` is the
-same for ``triton-gateway optimize``, of which a call spends some eight seconds on importing torch, its exporter and
-transformers.
+fork. What the tool is told by a variable that its imports may read is told to the true program.
 """
 
 from __future__ import annotations
@@ -33,12 +31,6 @@ import sys
 sys.modules["torch"] = None
 import clearml_serving.serving.model_request_processor
 import deploy.controller.auto_update, gateway.registry.clearml
-"""
-
-EXPORTERS: Final = """
-import onnx, torch, transformers.models.bert.modeling_bert
-import deploy.cli.commands.optimize, deploy.bundles.run
-torch.onnx.export(torch.nn.Linear(1, 1).eval(), (torch.ones(2, 1),), dynamo=True, verbose=False)
 """
 
 KNOWN: Final = {
@@ -76,23 +68,14 @@ def tool() -> tuple[str, ...]:
 
 def program(code: str) -> tuple[str, ...]:
     """What Python is given to run this: the way to a fork, or where processes cannot be forked like that, ``-c``."""
-    return _forked(PRELOAD, code)
-
-
-def optimizing(before: str = "") -> tuple[str, ...]:
-    """What Python is given to be ``triton-gateway``, for its command ``optimize``; ``before`` is run first."""
-    return _forked(EXPORTERS, f"{before}import sys; from deploy.cli.main import main; sys.exit(main())")
-
-
-def _forked(preload: str, code: str) -> tuple[str, ...]:
-    return ("-S", "-E", "-c", RELAY, _address(preload), code) if sys.platform == "linux" else ("-c", code)
+    return ("-S", "-E", "-c", RELAY, _address(), code) if sys.platform == "linux" else ("-c", code)
 
 
 @functools.cache
-def _address(preload: str) -> str:
-    """Of this process's server with these imports, which is started once and ends with it."""
+def _address() -> str:
+    """Of this process's server, which is started once and ends with it."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm", preload], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.warm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         start_new_session=True, cwd=_ROOT, env=_without_clearml(),
     )  # fmt: skip
     atexit.register(server.communicate)
@@ -117,7 +100,7 @@ class _Call:
         """Be the program. Only in a process of its own."""
         os.chdir(self.folder)
         told = {name for name in self.environment if name.startswith(("CLEARML_", "TRAINS_"))}
-        if "clearml" in sys.modules and not {"CLEARML_CONFIG_FILE", "CLEARML_CACHE_DIR"} <= told <= KNOWN:
+        if not {"CLEARML_CONFIG_FILE", "CLEARML_CACHE_DIR"} <= told <= KNOWN:
             os.execve(sys.executable, [sys.executable, "-c", *self.argv], self.environment)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -181,9 +164,8 @@ def _attend(pid: int, caller: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    exec(sys.argv[1])
-    if "clearml" in sys.modules:
-        _parsed_once()
+    exec(PRELOAD)
+    _parsed_once()
     gc.freeze()
     if call := _serve():
         call.run()

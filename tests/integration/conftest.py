@@ -20,7 +20,7 @@ from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import tiny
-from tests.control_planes import control_plane
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client
 from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S
@@ -49,13 +49,19 @@ def token_model(path: Path, *, rows: int = 10) -> Path:
     return tiny.saved(path, nodes, tiny.TOKENS, outputs, table=np.arange(rows, dtype=np.float32), one=[1])
 
 
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
+    """A control plane for all tests that have a serving Task of their own and need no other to be away."""
+    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
+        yield running
+
+
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """Of a control plane of this test's own, in the test's folder; this process is a client of it too."""
-    with control_plane(tmp_path / "state") as server:
-        made = Client(server, tmp_path)
-        with made.here():
-            yield made
+def client(server: RunningControlPlane, tmp_path: Path) -> Iterator[Client]:
+    """A client of it in the test's folder; this process is one too."""
+    made = Client(server, tmp_path)
+    with made.here():
+        yield made
 
 
 @pytest.fixture(scope="session")

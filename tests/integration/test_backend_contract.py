@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
+from gateway.errors import BackendRefused, DeadlineExceeded, ModelNotReady
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
@@ -78,6 +78,20 @@ class Held:
         return int(found["y"][0, 0])
 
 
+async def connected(embedded: Any, transport: str) -> TritonBackend:
+    """The real one, which calls Triton by ``grpc`` or ``http``."""
+    http = http_beside(embedded.http.rpartition(":")[2] if transport == "http" else "off")
+    real = TritonBackend(embedded.grpc, http_of=http)
+    assert await real.is_live()
+    assert (transport == "http") == is_over_http(real)
+    return real
+
+
+def is_over_http(port: Backend) -> bool:
+    """Whether calls go over HTTP."""
+    return isinstance(port, TritonBackend) and port.all[0].http.is_open
+
+
 @pytest.fixture(params=["fake", "grpc", "http"])
 async def held(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Held]:
     """The held model, called over each transport; the fake runs its calls side by side."""
@@ -102,10 +116,7 @@ async def held(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     (folder / "1" / "model.py").write_text(_HELD_MODEL)
     (folder / "config.pbtxt").write_text(_held_config(tmp_path))
     embedded.admin.load("held")
-    real = TritonBackend(
-        embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
-    )
-    assert await real.is_live()
+    real = await connected(embedded, request.param)
     yield Held(
         real, lambda: [int(line) for line in log.read_text().split()],
         lambda waits: gate_file.touch() if waits else gate_file.unlink(missing_ok=True),
@@ -114,11 +125,6 @@ async def held(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await real.close()
     embedded.admin.unload("held")
     shutil.rmtree(folder)
-
-
-def _is_over_http(real: TritonBackend) -> bool:
-    (replica,) = real.all
-    return replica.http.is_open
 
 
 def _tokens(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -142,11 +148,7 @@ async def backend(
         return
     embedded = request.getfixturevalue("embedded_triton")
     name = embedded.serve(make_token_model(tmp_path / "model" / "model.onnx"))
-    real = TritonBackend(
-        embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
-    )
-    assert await real.is_live()
-    assert (request.param == "http") == _is_over_http(real)
+    real = await connected(embedded, request.param)
     yield real, name
     await real.close()
     embedded.withdraw(name)
@@ -158,54 +160,28 @@ def tensors(*rows: list[int]) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-async def test_infer_returns_the_wanted_outputs(backend: tuple[Backend, str]) -> None:
-    """Only what was asked for, and all where nothing is named; rows in order, right numbers and type."""
-    port, model = backend
-    outputs = await port.infer(model, tensors([1, 2], [3, 4]), ["logits"], timeout=60)
-    assert ["logits"] == list(outputs)
-    assert ([[3.0], [7.0]], np.float32) == (outputs["logits"].tolist(), outputs["logits"].dtype)
-    assert {"logits", "tokens"} <= set(await port.infer(model, tensors([1, 2]), [], timeout=60))
-
-
-async def test_loaded_model_is_ready_and_described(backend: tuple[Backend, str]) -> None:
-    """Names and numpy types of inputs and outputs."""
+async def test_a_loaded_model_is_ready_described_and_answers_what_is_wanted(backend: tuple[Backend, str]) -> None:
+    """Names and numpy types of inputs and outputs; only what was asked for, or all; rows in order."""
     port, model = backend
     assert (True, True) == (await port.is_live(), await port.is_ready(model))
     info = await port.describe(model)
     assert {"input_ids": "int64", "attention_mask": "int64"} == {t.name: t.dtype for t in info.inputs}
     assert info.max_batch_size > 0
     assert {"logits", "tokens"} <= {t.name for t in info.outputs}
+    outputs = await port.infer(model, tensors([1, 2], [3, 4]), ["logits"], timeout=60)
+    assert ["logits"] == list(outputs)
+    assert ([[3.0], [7.0]], np.float32) == (outputs["logits"].tolist(), outputs["logits"].dtype)
+    assert {"logits", "tokens"} <= set(await port.infer(model, tensors([1, 2]), [], timeout=60))
 
 
-async def test_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str]) -> None:
+async def test_a_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str]) -> None:
     """Calling it is ModelNotReady, not an outage of the backend."""
     port, _ = backend
     assert await port.is_ready("nobody") is False
     assert "nobody" in await port.why_not_ready("nobody") or "does not have" in await port.why_not_ready("nobody")
-    with pytest.raises(ModelNotReady):
-        await port.describe("nobody")
-    with pytest.raises(ModelNotReady):
-        await port.infer("nobody", tensors([1]), [], timeout=60)
-
-
-async def test_what_is_loaded_is_ready_until_it_is_withdrawn(
-    embedded_triton: Any, tmp_path: Path, make_token_model: Any
-) -> None:
-    """Triton needs no key to say so."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model" / "model.onnx"))
-    other = embedded_triton.serve(make_token_model(tmp_path / "other" / "model.onnx"))
-    real = TritonBackend(embedded_triton.grpc, lookup_every=0)
-    try:
-        assert (True, True) == (await real.is_ready(name), await real.is_ready(other))
-    finally:
-        embedded_triton.withdraw(other)
-    async with asyncio.timeout(LIMIT_S):
-        while await real.is_ready(other):
-            await asyncio.sleep(0.05)
-    assert await real.is_ready(name)
-    assert "does not have the model" in await real.why_not_ready(other)
-    await real.close()
-    embedded_triton.withdraw(name)
+    for call in (port.describe("nobody"), port.infer("nobody", tensors([1]), [], timeout=60)):
+        with pytest.raises(ModelNotReady):
+            await call
 
 
 async def test_rows_the_model_cannot_run_are_refused(backend: tuple[Backend, str]) -> None:
@@ -215,19 +191,6 @@ async def test_rows_the_model_cannot_run_are_refused(backend: tuple[Backend, str
         with pytest.raises(BackendRefused):
             await port.infer(model, inputs, ["logits"], timeout=60)
     assert [[1.0]] == (await port.infer(model, tensors([1]), ["logits"], timeout=60))["logits"].tolist()
-
-
-async def test_unreachable_server_is_unavailable_and_not_live() -> None:
-    """Nothing listens there: BackendUnavailable at once; probes answer False."""
-    real = TritonBackend("127.0.0.1:9")
-    assert (False, False) == (await real.is_live(), await real.is_ready("m"))
-    with pytest.raises(BackendUnavailable):
-        await real.infer("m", tensors([1]), [], timeout=LIMIT_S)
-    await real.close()
-    fake = FakeBackend()
-    fake.is_up = False
-    with pytest.raises(BackendUnavailable):
-        await fake.infer("m", tensors([1]), [], timeout=LIMIT_S)
 
 
 async def test_deadline_is_kept_and_says_nothing_about_the_server(held: Held) -> None:
@@ -277,9 +240,8 @@ async def test_work_for_callers_who_left_is_stopped(held: Held, leave: str) -> N
         assert numbers[::2] == await asyncio.gather(first, *(calls[number] for number in numbers[2::2]))
         return sum(number in numbers[1::2] for number in held.run()[before:])
 
-    over_http = isinstance(held.port, TritonBackend) and held.port.all[0].http.is_open
     async with asyncio.timeout(LIMIT_S):
-        while await wave() > 2 and not over_http:
+        while await wave() > 2 and not is_over_http(held.port):
             continue
 
 

@@ -19,7 +19,7 @@ from tests.sites import Asked, site
 from tests.stock import Client, ended
 from tests.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
 

@@ -157,13 +157,12 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
     assert list((state / "files" / "tmp").iterdir()) == []
 
 
-def test_a_serving_task_that_is_gone_is_told_from_a_server_that_refuses(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_serving_task_that_is_gone_is_told_from_a_server_that_refuses(client: Client) -> None:
     """`up` makes a new one for the first, and says the second."""
-    with control_plane(tmp_path / "state") as server:
-        client = Client(server, tmp_path)
-        client.create("serving")
-        env, log = client.environment, tmp_path / "log"
-        assert asyncio.run(is_there(client.task, env=env, log=log))
-        assert not asyncio.run(is_there("0" * 32, env=env, log=log))
-        with pytest.raises(DeployError, match="cannot be read"):
-            asyncio.run(is_there(client.task, env={**env, "CLEARML_API_SECRET_KEY": "wrong"}, log=log))
+    client.create("serving")
+    env, log = client.environment, client.folder / "log"
+    assert asyncio.run(is_there(client.task, env=env, log=log))
+    assert not asyncio.run(is_there("0" * 32, env=env, log=log))
+    with pytest.raises(DeployError, match="cannot be read"):
+        asyncio.run(is_there(client.task, env={**env, "CLEARML_API_SECRET_KEY": "wrong"}, log=log))

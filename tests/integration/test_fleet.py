@@ -1,4 +1,4 @@
-"""Replicas of both tiers come and go under load, as pods do: no caller sees it.
+"""Replicas of both tiers and versions of a model come and go under load: no caller sees it.
 
 A pod is a process. Ending one does what the endpoints controller and the kubelet do: it is removed from the list, which
 takes a moment to be known everywhere, its ``preStop`` sleep runs, and it gets SIGTERM. Callers are typical clients of a
@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -75,19 +77,62 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     """Two real Tritons with model sync, a gateway, and the endpoint ``rolled``."""
     folder = tmp_path_factory.mktemp("fleet")
     with Small(folder / "stack", tritons=2, **AGE) as made:
-        model = made.client.upload("rolled", counting_bundle(folder / "bundle"))
-        made.client.stock(
-            "model", "add", "--engine", "triton", "--endpoint", "rolled", "--model-id", model, "--input-name",
-            "input_ids", "attention_mask", "--input-type", "int64", "int64", "--input-size", "[-1, -1]", "[-1, -1]",
-            "--output-name", "logits", "--output-type", "float32", "--output-size", "[-1, 2]",
-        )  # fmt: skip
+        serve(made, counting_bundle(folder / "bundle"))
         yield made
+
+
+def serve(stack: Small, bundle: Path) -> str:
+    """Let the endpoint serve a bundle, by the stock CLI; its model's id."""
+    model = stack.client.upload("rolled", bundle)
+    stack.client.stock(
+        "model", "add", "--engine", "triton", "--endpoint", "rolled", "--model-id", model, "--input-name",
+        "input_ids", "attention_mask", "--input-type", "int64", "int64", "--input-size", "[-1, -1]", "[-1, -1]",
+        "--output-name", "logits", "--output-type", "float32", "--output-size", "[-1, 2]",
+    )  # fmt: skip
+    return model
 
 
 def counted(urls: list[str], *names: str) -> list[float]:
     """What each of a tier has answered."""
     texts = [processes.ask(f"{url}/metrics").decode() for url in urls]
     return [sum(value for name, _, value in parse(text) if name in names) for text in texts]
+
+
+BAD: Final[dict[str, tuple[Callable[[Path], object], str]]] = {
+    "no model": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "model sync refuses"),
+    "no tokenizer": (lambda b: (b / "tokenizer.json").unlink(), "there is no tokenizer.json"),
+    "another answer": (
+        lambda b: (b / "warmup.json").write_text('{"samples": [{"body": {"text": "good"}, "answer": {"label": "x"}}]}'),
+        "answer.label is",
+    ),
+}  # fmt: skip
+"""What is wrong with a new version's bundle, and what is said."""
+
+
+def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Path) -> None:
+    """Each fails for its reason while the good one answers, also after a restart of the gateway; a good one follows."""
+
+    def successor() -> dict[str, str]:
+        (rolled,) = stack.gateway.status()["endpoints"]
+        return rolled["successor"] or {"state": "", "reason": ""}
+
+    def has_failed(reason: str) -> bool:
+        found = successor()
+        return found["state"] == "failed" and reason in found["reason"]
+
+    until(lambda: 200 == stack.gateway.answer(json.loads(BODY), "rolled")[0])
+    clients = Clients(stack.gateway.port)
+    with Callers(clients.ask, threads=2, pause=0.01) as callers:
+        for name, (spoil, reason) in BAD.items():
+            spoil(bundle := counting_bundle(tmp_path / name))
+            serve(stack, bundle)
+            until(lambda reason=reason: has_failed(reason), what=name)
+    assert [] == callers.failures
+    stack.restart_gateway()
+    until(lambda: stack.gateway.status() and has_failed(reason), what="the same reason")
+    assert 200 == stack.gateway.answer(json.loads(BODY), "rolled")[0]
+    good = serve(stack, counting_bundle(tmp_path / "good"))
+    stack.until(lambda status: good == status["endpoints"][0]["model_id"], "the next good one")
 
 
 def test_replicas_come_and_go_without_a_failed_request(stack: Small) -> None:

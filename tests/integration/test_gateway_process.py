@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.control_planes import control_plane
+from tests.control_planes import RunningControlPlane
 from tests.gateways import GatewayProcess
 from tests.processes import free_port
+from tests.sites import site
 from tests.stock import Client
 from tests.waiting import LIMIT_S, until
 
@@ -33,15 +33,13 @@ class Preprocess:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def service(server: RunningControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Client:
     """A serving Task that has the endpoint `echo`."""
-    folder = tmp_path_factory.mktemp("service")
-    with control_plane(folder / "state") as server:
-        made = Client(server, folder)
-        made.create("process test")
-        (folder / "hook.py").write_text(ECHO)
-        made.add("echo", "--preprocess", str(folder / "hook.py"), engine="custom")
-        yield made
+    made = Client(server, tmp_path_factory.mktemp("service"))
+    made.create("process test")
+    (made.folder / "hook.py").write_text(ECHO)
+    made.add("echo", "--preprocess", "hook.py", engine="custom")
+    return made
 
 
 def test_workers_share_the_grpc_port(service: Client, tmp_path: Path) -> None:
@@ -85,12 +83,21 @@ def test_workers_share_the_grpc_port(service: Client, tmp_path: Path) -> None:
         until(lambda: len(answered) + 12 == counted())
 
 
-def test_restart_without_control_plane_serves_the_last_good_state(service: Client, tmp_path: Path) -> None:
-    """A gateway that starts while the registry is away serves from disk; one without state says what is missing."""
+def test_restart_without_control_plane_serves_the_last_good_state(
+    service: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that starts while the registry is away serves from disk. At its end its collector has its spans."""
     state = tmp_path / "state"
-    with GatewayProcess(service, state) as process:
-        until(lambda: 200 == process.answer({}, "echo")[0])
-        assert 0 == process.end(), "it has saved its state"
+    spans: list[bytes] = []
+    with (
+        site(lambda asked: (200, spans.append(asked.body) or b"")) as collector,  # type: ignore[func-returns-value]
+        monkeypatch.context() as patch,
+    ):
+        patch.setitem(service.environment, "OTEL_EXPORTER_OTLP_ENDPOINT", collector)
+        with GatewayProcess(service, state) as process:
+            until(lambda: 200 == process.answer({}, "echo")[0])
+            assert 0 == process.end(), "it has saved its state"
+    assert b"POST echo" in b"".join(spans)
     os.kill(service.server.process.pid, signal.SIGSTOP)
     try:
         with GatewayProcess(service, state) as process:

@@ -71,7 +71,11 @@ KINDS: dict[str, Callable[[Path], Both]] = {
 }
 
 
-@pytest.fixture(params=list(KINDS))
+MANY = ("left padding", "cut on the left", "at 12", "at 40")
+"""Of those that are told by these words there is another one."""
+
+
+@pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.long] * one.endswith(MANY)) for one in KINDS])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Both:
     """Each kind."""
     return KINDS[request.param](tmp_path)

@@ -40,28 +40,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 
 
 KNOWN_EMPTY = {
-    ("Gateway · Triton", "GPU"): "no GPU here",
-    ("Gateway · Triton", "GPU memory"): "no GPU here",
-    ("Gateway · overview", "Alerts"): "nothing need be firing",
-    ("Gateway · overview", "Closed connections"): "every client is a good one",
-    ("Gateway · overview", "Accuracy"): "nobody sends labels",
-    ("Gateway · overview", "True labels"): "as above",
-    ("Gateway · overview", "Confusions"): "as above",
-    ("Gateway · overview", "Payload log"): "it keeps no payloads",
-    ("Gateway · overview", "Store of quotas"): "it shares no quotas",
-    ("Gateway · drift", "Variables"): "as above",
-    ("Gateway · drift", "Categories"): "as above",
-    ("Gateway · canary", "Phase of the rollout"): "its controller only judges",
-    ("Gateway · canary", "Evidence against the canary"): "as above",
-    ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
-    ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
-    ("Gateway · overview", "Tenants"): "nobody is known by name here",
-    ("Gateway · overview", "Tokens in by tenant"): "nobody is known by name here",
-    ("Gateway · overview", "Tokens out by tenant"): "nobody is known by name here",
-    ("Gateway · overview", "Over quota"): "nobody is known by name here",
-    ("Gateway · overview", "Sources of callers"): "it has no keys",
-}
-"""Panels that have no data in this test, and why."""
+    # no GPU here
+    "Gateway · Triton": ("GPU", "GPU memory"),
+    # nobody sends labels, is refused, known by name or checked, and all goes well
+    "Gateway · overview": (
+        "Accuracy", "True labels", "Confusions", "Alerts", "Closed connections", "Payload log", "Store of quotas",
+        "Refused callers", "Tenants", "Tokens in by tenant", "Tokens out by tenant", "Over quota", "Sources of callers",
+    ),
+    # its controller only judges, and compares no versions
+    "Gateway · drift": ("Variables", "Categories"),
+    "Gateway · canary": ("Phase of the rollout", "Evidence against the canary"),
+    "Gateway · capacity": ("Refused, by reason",),
+}  # fmt: skip
+"""Panels that have no data in this test, by board."""
 
 HOOK = """
 class Preprocess:
@@ -228,7 +219,7 @@ def test_every_panel_of_every_board_has_data(running: Running) -> None:
     load.start()
     running.registry.add_endpoint("late", None, engine="custom", preprocess_artifact="py_code_t")
 
-    empty = [one for one in wanted if one[:2] not in KNOWN_EMPTY]
+    empty = [one for one in wanted if one[1] not in KNOWN_EMPTY.get(one[0], ())]
 
     def filled() -> bool:  # a scrape that a busy machine does not answer within a second leaves all empty for a moment
         empty[:] = [one for one in empty if all(series["value"][1] == "NaN" for series in running.query(one[2]))]
@@ -241,4 +232,5 @@ def test_every_panel_of_every_board_has_data(running: Running) -> None:
     finally:
         stop.set()
         load.join()
-    assert set(KNOWN_EMPTY) <= {(board, panel) for board, panel, _ in wanted}
+    panels = {one[:2] for one in wanted}
+    assert panels >= {(board, panel) for board, names in KNOWN_EMPTY.items() for panel in names}

@@ -1,4 +1,4 @@
-"""Quotas that several workers share through a real Redis server, and three gateway processes too."""
+"""Quotas that several workers share through a real Redis server."""
 
 from __future__ import annotations
 
@@ -11,29 +11,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from redis.asyncio import Redis
 
 from gateway.callers import shared_quotas
-from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.quotas import Limits, Quota, Quotas
-from gateway.callers.rights import OPERATIONS
 from gateway.callers.shared_quotas import SharedQuotas
 from gateway.errors import QuotaExceeded
-from tests.control_planes import control_plane
-from tests.gateways import GatewayProcess
-from tests.stock import Client
 from tests.stores import RedisServer
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.waiting import LIMIT_S, soon, until
+from tests.waiting import LIMIT_S, soon
 
 pytestmark = [pytest.mark.integration, pytest.mark.redis]
 
 PASSWORD = "a secret of tests"
-HOOK = (
-    "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
-)
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +86,8 @@ def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_quotas, "CHECK_S", 0.01)
 
 
-class Workers:
-    """Two workers of the same store."""
-
-    def __init__(self, client: Redis, *stores: SharedQuotas) -> None:
-        self._client, self._stores = client, stores
-
-    def __call__(self, tenant: str = "t", *, number: int = 0, **limits: float) -> Worker:
-        return Worker(self._stores[number], self._client, tenant, Limits(**limits))  # type: ignore[arg-type]
+Workers = Callable[..., Worker]
+"""A worker of the first or the second process (``number``) that uses one store."""
 
 
 @pytest.fixture
@@ -116,7 +100,8 @@ async def worker(
     told = server.url, str(tmp_path / "password")
     async with running(*told) as first, running(*told) as second:
         await soon(lambda: first.status()["in_use"] and second.status()["in_use"])
-        yield Workers(client, first, second)
+        stores = first, second
+        yield lambda tenant="t", *, number=0, **limits: Worker(stores[number], client, tenant, Limits(**limits))
 
 
 def passed() -> Callable[[], float]:
@@ -232,48 +217,3 @@ async def test_without_its_store_a_worker_admits_its_share(
             assert math.inf == (await other.left())[0]
             assert 500 < (await other.left())[1] < 600
             await soon(lambda: (True, None) == (reports[-1], store.status()["problem"]))
-
-
-def test_two_gateway_processes_admit_one_quota(server: RedisServer, tmp_path: Path) -> None:
-    """All of what the limit allows at one of them, and no more at the other. No log has the password."""
-    limit, tenants = 120, [f"uneven {turn}" for turn in range(30)]
-    texts, keys = {}, []
-    for tenant in tenants:
-        texts[tenant], name = new_key()
-        keys.append(Key(name, digest(PEPPER, texts[tenant].encode()).hex(), tenant, operations=tuple(OPERATIONS)))
-    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
-    (tmp_path / "keys.json").write_bytes(written_file(*keys, quotas={"*": {"requests_per_minute": limit}}))
-    (tmp_path / "password").write_text(PASSWORD)
-    (tmp_path / "hook.py").write_text(HOOK)
-    with control_plane(tmp_path / "state") as plane, contextlib.ExitStack() as stack:
-        made = Client(plane, tmp_path)
-        made.create("quotas")
-        made.add("echo", "--preprocess", str(tmp_path / "hook.py"), engine="custom")
-        gateways = [
-            stack.enter_context(GatewayProcess(
-                made, tmp_path / f"gateway-{number}", replicas=2, keys_file=tmp_path / "keys.json",
-                quota_store=server.url, quota_store_password_file=tmp_path / "password",
-            )) for number in range(2)
-        ]  # fmt: skip
-
-        def headers(tenant: str) -> dict[str, str]:
-            return {"authorization": f"Bearer {texts[tenant]}"}
-
-        until(lambda: {200} == {one.answer({}, "echo", **headers(tenants[0]))[0] for one in gateways})
-
-        def times_away() -> int:
-            return sum(gateway.log.read_text().count("each gateway admits its share") for gateway in gateways)
-
-        def until_refused(gateway: GatewayProcess, tenant: str) -> int:
-            with httpx.Client(base_url=gateway.url, headers=headers(tenant)) as client:
-                codes = iter(lambda: client.post("/serve/echo", json={}).status_code, 429)
-                return sum(code == 200 for code in codes)
-
-        for tenant in tenants[1:]:  # until none was without the store meanwhile, as may happen on a busy machine
-            before, since = times_away(), passed()
-            admitted = sum(until_refused(gateway, tenant) for gateway in gateways)
-            seconds = since()
-            if times_away() == before:
-                break
-        assert limit <= admitted <= limit + seconds * limit / 60 + 1
-        assert not [gateway.log for gateway in gateways if PASSWORD in gateway.log.read_text()]

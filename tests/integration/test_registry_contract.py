@@ -1,4 +1,7 @@
-"""One suite over the fake registry and the real clearml SDK against a real control plane process."""
+"""One suite over the fake registry and the real clearml SDK against a real control plane process, with its records.
+
+The control plane is strict: as on a ClearML server, whole fields are replaced and nothing is merged.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clearml.config import ConfigWrapper
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.clearml.ledger import SYSTEM_TAG, ClearMLLedger
 from gateway.registry.clearml.upload import attach
-from gateway.registry.ledger import Record
+from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import ModelQuery, RegistryWriter, Upload
 from gateway.spec import decode, records_of
 from tests.control_planes import control_plane
@@ -38,6 +41,8 @@ class World:
     """A registry that holds endpoint `e/1` (a one-file model, with code) and a folder model."""
 
     registry: RegistryWriter
+    open: Callable[[], Ledger]
+    """Opens its records in a session of its own, as another process would."""
     model_id: str
     folder_id: str
     weights: bytes
@@ -89,8 +94,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fake.is_up = fake.ledger.is_up = False
 
         yield World(
-            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.register,
-            fake.attach, contain_fake, stop_fake,
+            fake, lambda: fake.ledger, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"),
+            fake.register, fake.attach, contain_fake, stop_fake,
         )  # fmt: skip
         return
     with control_plane(tmp_path / "state") as server:
@@ -113,47 +118,53 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             # The SDK keeps the first server it has found for as long as its process lives: one process each.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
-                    ClearMLRegistry(task), model, package, weights.read_bytes(), change,
-                    lambda upload: pool.submit(register, task, upload).result(LIMIT_S),
+                    ClearMLRegistry(task), lambda: ClearMLRegistry(task).ledger, model, package, weights.read_bytes(),
+                    change, lambda upload: pool.submit(register, task, upload).result(LIMIT_S),
                     lambda key, path: pool.submit(attach, task, key, path).result(LIMIT_S), contain,
                     server.process.kill,
                 )  # fmt: skip
 
 
-def test_task_decodes_to_the_endpoint_that_was_added(world: World) -> None:
-    """What the stock CLI (or the fake) configured is what the gateway sees."""
+def record(key: str, **value: Any) -> Record:
+    """A record."""
+    return Record("load_request", key, value)
+
+
+def requests(ledger: Ledger) -> Mapping[str, Mapping[str, Any]]:
+    """All of that kind."""
+    return ledger.read().get("load_request", {})
+
+
+def test_processes_that_write_first_at_once_all_find_everything(world: World) -> None:
+    """Each may create the Task that holds the records: everybody reads the union, and no write replaces another key."""
+    ledgers = [world.open() for _ in range(6)]
+    assert [("", {})] * 6 == [(each.marker(), dict(each.read())) for each in ledgers], "reading creates nothing"
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: ledgers[n % 6].write([record(f"first/{n}", n=n)]), range(40)))
+    expected = {f"first/{n}": {"n": n} for n in range(40)}
+    assert [expected] * 6 == [dict(requests(each)) for each in ledgers]
+    ledgers[0].write([record("first/0", n=100)])
+    assert [{"n": 100}] * 6 == [requests(each)["first/0"] for each in ledgers]
+
+
+def test_what_is_configured_is_seen_and_moves_the_marker(world: World) -> None:
+    """What the stock CLI (or the fake) wrote, and records of ours; while nothing happens the marker stays."""
     spec = decode(world.registry.task())
     endpoint = spec.endpoints["e/1"]
-    assert ("e", "1", "triton", world.model_id) == (
-        endpoint.endpoint, endpoint.version, endpoint.engine, endpoint.model_id,
+    assert ("e", "1", "triton", world.model_id, ()) == (
+        endpoint.endpoint, endpoint.version, endpoint.engine, endpoint.model_id, spec.faults,
     )  # fmt: skip
     assert endpoint.preprocess is not None
     assert hashlib.sha256(CODE.encode()).hexdigest() == endpoint.preprocess.sha256
-    assert () == spec.faults
-
-
-def test_marker_moves_with_the_task_only(world: World) -> None:
-    """Equal while nothing happens, different after a change."""
-    before = world.registry.marker()
-    assert before == world.registry.marker()
+    markers = [world.registry.marker(), world.registry.marker()]
     world.change()
-    assert before != world.registry.marker()
+    markers.append(world.registry.marker())
     assert {"e/1", "other"} == set(decode(world.registry.task()).endpoints)
-
-
-def test_records_come_with_the_task_and_move_the_marker(world: World) -> None:
-    """Whoever follows the Task follows our records of it."""
-    before = world.registry.marker()
     world.registry.ledger.write([Record("load_request", "e", {"n": 1})])
-    assert before != world.registry.marker()
-    assert {"e": {"n": 1}} == dict(records_of(world.registry.task(), "load_request"))
-
-
-def test_models_are_found_by_their_address(world: World) -> None:
-    """Whoever has it, served or not; an address of nobody is no error."""
-    uri = world.registry.model(world.model_id).uri
-    assert [world.model_id] == [model.id for model in world.registry.models_at([uri, f"{uri}.not"])]
-    assert [] == list(world.registry.models_at([]))
+    markers.append(world.registry.marker())
+    assert {"n": 1} == records_of(world.registry.task(), "load_request")["e"]
+    assert markers[0] == markers[1]
+    assert 3 == len(set(markers))
 
 
 def test_files_arrive_as_they_were_uploaded(world: World, tmp_path: Path) -> None:
@@ -168,25 +179,16 @@ def test_files_arrive_as_they_were_uploaded(world: World, tmp_path: Path) -> Non
     assert CODE == cache.artifact(code).read_text()
 
 
-def test_unknown_model_is_refused(world: World) -> None:
-    """An id that does not exist is an answer, not an outage."""
+def test_what_is_not_there_is_an_answer(world: World, tmp_path: Path) -> None:
+    """And no outage: an id, one of several, an address, a file that is gone."""
     with pytest.raises(RegistryRefused):
         world.registry.model("0" * 32)
-
-
-def test_records_of_many_models_come_in_one_answer(world: World) -> None:
-    """What they say is what the single answers say; a model that does not exist is left out."""
-    found = world.registry.records([world.model_id, "0" * 32])
-    assert [world.model_id] == list(found)
-    assert world.registry.model(world.model_id) == found[world.model_id]
-    assert {} == world.registry.records([])
-
-
-def test_missing_file_is_refused(world: World, tmp_path: Path) -> None:
-    """A file that is gone is an answer too."""
-    uri = world.registry.model(world.model_id).uri.rpartition("/")[0] + "/nosuchfile"
+    there = world.registry.model(world.model_id)
+    assert {world.model_id: there} == world.registry.records([world.model_id, "0" * 32])
+    assert [world.model_id] == [model.id for model in world.registry.models_at([there.uri, f"{there.uri}.not"])]
+    assert ({}, []) == (world.registry.records([]), list(world.registry.models_at([])))
     with pytest.raises(RegistryRefused):
-        world.registry.download(uri, tmp_path)
+        world.registry.download(there.uri.rpartition("/")[0] + "/nosuchfile", tmp_path)
 
 
 def test_files_can_be_read_in_parts(world: World) -> None:
@@ -199,22 +201,17 @@ def test_files_can_be_read_in_parts(world: World) -> None:
 
 
 def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not an outage: waiting would not help."""
-    with control_plane(tmp_path / "state") as server:
-        client = Client(server, tmp_path)
-        with client.here():
-            monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "wrong")
-            with pytest.raises(RegistryRefused) as refusal:
-                ClearMLRegistry("0" * 32).marker()
-            monkeypatch.undo()
-            with pytest.raises(RegistryRefused, match="does not exist") as unknown:
-                ClearMLRegistry("0" * 32).marker()
-            with pytest.raises(RegistryRefused, match="does not exist"):
-                ClearMLRegistry("0" * 32).task()
-    assert "CLEARML_API_ACCESS_KEY" in refusal.value.hint
+    for call in (ClearMLRegistry("0" * 32).marker, ClearMLRegistry("0" * 32).task):
+        with pytest.raises(RegistryRefused, match="does not exist") as unknown:
+            call()
     assert "CLEARML_SERVING_TASK_ID" in unknown.value.hint
+    monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "wrong")
+    with pytest.raises(RegistryRefused) as refusal:
+        ClearMLRegistry("0" * 32).marker()
+    assert "CLEARML_API_ACCESS_KEY" in refusal.value.hint
 
 
 def test_the_newest_models_that_match_are_found(world: World) -> None:
@@ -242,14 +239,10 @@ def test_one_section_is_written_and_the_others_stay(world: World) -> None:
     assert task.id == world.registry.followed()
 
 
-def test_containers_of_clearml_serving_are_seen(world: World) -> None:
-    """By the Task of its own that each keeps alive."""
+def test_containers_are_seen_and_what_is_reported_is_taken(world: World) -> None:
+    """Those of clearml-serving, by the Task of its own that each keeps alive. Nothing to report is no call."""
     assert [] == list(world.registry.stock_containers())
     assert [world.contain()] == list(world.registry.stock_containers())
-
-
-def test_what_is_reported_is_taken(world: World) -> None:
-    """Scalars of the serving Task, and its endpoints; nothing to report is no call."""
     event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 1}
     world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
     world.registry.report([])
@@ -311,6 +304,57 @@ def test_what_is_attached_is_the_tasks_code_and_replaces_what_was_there(world: W
         assert {"a.py": b"B = 2\n", "b.py": b"C = 3\n"} == {name: packed.read(name) for name in packed.namelist()}
 
 
+def test_keys_and_values_come_back_as_they_were(world: World) -> None:
+    """Whatever an endpoint may be called, and values of every JSON type."""
+    keys = ["a/b", "a.b", "a_b", "$a", "a__b", " a ", "кир", "x" * 300, 'quo"te', "br{ace"]
+    value = {"weights": {"a/1": 0.25}, "text": 'né "x"\n', "list": [1, None, True], "at": 1.5}
+    world.open().write([Record("version_number", key, {**value, "key": key}) for key in keys])
+    assert {key: {**value, "key": key} for key in keys} == dict(world.open().read()["version_number"])
+
+
+def test_records_are_replaced_whole_and_removed_and_the_rest_stays(world: World) -> None:
+    """No field of the value before stays; the marker moves; to remove what is not there is no error."""
+    mine = world.open()
+    mine.write([record(f"some/{n}", old=n) for n in range(3)])
+    before = mine.marker()
+    assert before == mine.marker() != ""
+    world.open().write([record("some/1", new=2)])
+    assert before != mine.marker()
+    world.open().remove("load_request", ["some/0", "some/2", "some/3"])
+    mine.remove("history", ["nothing"])
+    mine.remove("load_request", [])
+    for one in (mine, world.open()):
+        assert {"some/1": {"new": 2}} == {key: value for key, value in requests(one).items() if "some" in key}
+
+
+def test_stock_tools_leave_the_records_alone_and_who_may_only_read_is_told(client: Client) -> None:
+    """``clearml-serving list`` shows services; the companion is none, and no command touches it or its status. Reading
+    goes on where nothing can be written.
+    """
+    client.create("records")
+    registry = ClearMLRegistry(client.task)
+    registry.ledger.write([record("e", n=1)])
+    before = registry.ledger.marker()
+    companions = registry.call("tasks", "get_all", {"system_tags": [SYSTEM_TAG], "search_hidden": True})["tasks"]
+    assert {"created"} == {task["status"] for task in companions}
+    listed = client.stock("list")
+    assert client.task in listed
+    assert not [task["id"] for task in companions if task["id"] in listed]
+    client.stock("config", "--base-serving-url", "http://x/serve")
+    assert before == registry.ledger.marker()
+
+    def read_only(service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if action in ("create", "edit_hyper_params"):
+            raise RegistryRefused(f"{service}.{action}: no write permission")
+        return registry.call(service, action, body)
+
+    mine = ClearMLLedger(read_only, registry.followed)
+    with pytest.raises(RegistryRefused, match="no write permission") as refusal:
+        mine.write([record("e", n=2)])
+    assert "credentials" in refusal.value.hint
+    assert {"e": {"n": 1}} == requests(mine)
+
+
 def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: World) -> None:
     """The SDK's own way is 240 silent retries; here a dead registry is an error within seconds."""
     world.registry.marker()
@@ -324,18 +368,3 @@ def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: W
     ):  # fmt: skip
         with pytest.raises(RegistryUnavailable):
             call()
-
-
-def test_a_registry_that_is_away_costs_next_to_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that booted without it asks again and again, beside requests: files are read the first time only."""
-    for name in ("API", "WEB", "FILES"):
-        monkeypatch.setenv(f"CLEARML_{name}_HOST", "http://127.0.0.1:9")
-    monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "key")
-    monkeypatch.setenv("CLEARML_API_SECRET_KEY", "secret")
-    registry = ClearMLRegistry("task")
-    with pytest.raises(RegistryUnavailable):
-        registry.marker()
-    with monkeypatch.context() as patched:
-        patched.setattr(ConfigWrapper, "set_overrides", lambda *_: pytest.fail("the files were read again"))
-        with pytest.raises(RegistryUnavailable):
-            registry.marker()

@@ -22,7 +22,7 @@ from deploy.controller.wanted import carry_out
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
-from tests.control_planes import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane
 from tests.sites import Asked, passed_on, site
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
@@ -82,13 +82,11 @@ class Service(Client):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(server: RunningControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Shared by the tests of this file; each begins with weights of its own."""
-    folder = tmp_path_factory.mktemp("slow")
-    with control_plane(folder / "state") as server:
-        client = Service(server, folder)
-        with client.here():
-            yield client
+    client = Service(server, tmp_path_factory.mktemp("slow"))
+    with client.here():
+        yield client
 
 
 @pytest.mark.long

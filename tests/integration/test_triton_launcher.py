@@ -134,23 +134,7 @@ def test_only_who_has_the_key_may_load_models(tmp_path, repository):
         server.stop()
 
 
-def test_a_load_starts_each_instance_once(tmp_path, embedded_triton):
-    """No process more, that Triton would ask for what the configuration lacks and wait a second for its end."""
-    starts = tmp_path / "starts"
-    folder = embedded_triton.repository.root / "counted"
-    (folder / "1").mkdir(parents=True)
-    code = f"open({str(starts)!r}, 'a').write('one ')\nclass TritonPythonModel:\n    def execute(self, requests): ...\n"
-    (folder / "1" / "model.py").write_text(code)
-    tensor = '{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }'
-    (folder / "config.pbtxt").write_text(
-        f'backend: "python" input {tensor} output {tensor} instance_group {{ count: 2 kind: KIND_CPU }}'
-    )
-    embedded_triton.admin.load("counted")
-    assert "one one " == starts.read_text()
-    embedded_triton.withdraw("counted")
-
-
-def test_an_open_triton_is_found_open(tmp_path, embedded_triton):
+def test_an_open_triton_is_found_open(embedded_triton):
     """What `doctor` tries: both protocols let anybody in where there is no key."""
     assert [f"gRPC {embedded_triton.grpc}", f"HTTP {embedded_triton.http}"] == open_addresses(
         embedded_triton.grpc, embedded_triton.http

@@ -65,23 +65,6 @@ def test_pbtxt_and_command_line_declarations_are_merged_in_the_loaded_model(
     assert {"logits": [[6.0]]} == {k: v.tolist() for k, v in infer(name, token_inputs([1, 2, 3])).items()}
 
 
-def test_a_model_for_one_row_is_served_unbatched(embedded_triton, infer, tmp_path):
-    """A fixed first dimension: whole shapes, no batching."""
-    x, y = ((name, TensorProto.FLOAT, (1, 3)) for name in "xy")
-    saved(tmp_path / "model.onnx", [helper.make_node("Neg", ["x"], ["y"])], [x], [y])
-    name = embedded_triton.serve(tmp_path / "model.onnx")
-    assert [[-1.0, -2.0, -3.0]] == infer(name, {"x": np.array([[1, 2, 3]], dtype=np.float32)})["y"].tolist()
-
-
-def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
-    """An output without dimensions behind the batch is sent as a column."""
-    nodes = [helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0)]
-    tensors = [("x", TensorProto.FLOAT, ("batch", 3))], [("label", TensorProto.INT64, ("batch",))]
-    saved(tmp_path / "model.onnx", nodes, *tensors)
-    name = embedded_triton.serve(tmp_path / "model.onnx")
-    assert [[2], [0]] == infer(name, {"x": np.array([[0, 1, 2], [5, 1, 2]], dtype=np.float32)})["label"].tolist()
-
-
 @pytest.mark.parametrize("declared", [False, True])
 def test_tensors_without_dimensions_are_one_number(embedded_triton, infer, tmp_path, declared):
     """Triton has no such tensors: callers send and get [1]. For numbers and texts."""

@@ -1,4 +1,7 @@
-"""Model sync from a registry to the real Triton: what users change, what breaks, what comes back."""
+"""Model sync from a registry to the real Triton: what users change, what breaks, what comes back.
+
+All tests share one Triton and one model sync, each with an endpoint of its own.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,6 @@ from tests.waiting import LIMIT_S, soon, until
 pytestmark = pytest.mark.integration
 
 
-def serve(registry, url, path, **fields):
-    """Register a file as a model of its own, and let an endpoint serve it."""
-    model_id = f"m{len(registry.models)}"
-    endpoint, _, version = url.partition("/")
-    registry.add_model(model_id, path, name=url)
-    registry.add_endpoint(endpoint, model_id, version=version, **fields)
-
-
 @contextlib.contextmanager
 def syncing(registry, folder, address):
     """Run model sync for the Triton at ``address`` while the context is open; yields it once it has started."""
@@ -63,10 +58,11 @@ def syncing(registry, folder, address):
 
 
 class World:
-    """A Triton and a running sync on the same state folder."""
+    """A Triton and a running sync on the same state folder; ``make`` saves a token model in a folder of this name."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, make_token_model):
         self.registry, self.state = FakeRegistry(), folder / "state"
+        self.make = lambda name: make_token_model(folder / "uploads" / name / "net.onnx")
         self.launch()
         self.grpc = self.triton.grpc
         self.client = triton.InferenceServerClient(self.grpc)
@@ -85,6 +81,24 @@ class World:
 
     def end(self):
         self._running.close()
+
+    def serve(self, url, path, **fields):
+        """Register a file as a model of its own, and let an endpoint serve it."""
+        model_id = f"m{len(self.registry.models)}"
+        endpoint, _, version = url.partition("/")
+        self.registry.add_model(model_id, path, name=url)
+        self.registry.add_endpoint(endpoint, model_id, version=version, **fields)
+        return model_id
+
+    def name(self, url):
+        """What Triton calls the model that serves ``url`` now."""
+        return self.models()[url]["name"]
+
+    def served(self, url):
+        """A new model behind a new endpoint, once it is loaded: what Triton calls it."""
+        self.serve(url, self.make(url))
+        self.wait(lambda: self.ready(url))
+        return self.name(url)
 
     def models(self):
         return {one["url"]: one for one in self.sync.status()["models"]}
@@ -111,11 +125,10 @@ class World:
         return ask_triton(self.grpc, self.models()[url]["name"], feeds)["logits"].tolist()
 
 
-@pytest.fixture
-def world(tmp_path, make_token_model):
-    """See the class; ``make`` saves a token model under a name."""
-    made = World(tmp_path)
-    made.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, make_token_model):
+    """See the class."""
+    made = World(tmp_path_factory.mktemp("world"), make_token_model)
     yield made
     made.end()
     made.client.close()
@@ -124,41 +137,34 @@ def world(tmp_path, make_token_model):
 
 def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_inputs):
     """Added: answers. Another model: a new name beside the old one, which leaves. Removed: unloaded, off the disk."""
-    serve(world.registry, "a/1", world.make("one"))
-    world.wait(lambda: world.ready("a/1"))
+    old = world.served("a/1")
     assert [[6.0]] == world.logits("a/1", token_inputs([1, 2, 3]))
-    old = world.models()["a/1"]["name"]
-
-    serve(world.registry, "a/1", world.make("two"))
-    world.wait(lambda: world.ready("a/1") and world.models()["a/1"]["name"] != old)
-    new = world.models()["a/1"]["name"]
+    world.serve("a/1", world.make("another"))
+    world.wait(lambda: world.ready("a/1") and world.name("a/1") != old)
+    new = world.name("a/1")
     world.wait(lambda: not (world.state / "models" / old).exists())
     assert (False, True) == (world.client.is_model_ready(old), world.client.is_model_ready(new))
-
     del world.registry.endpoints["a/1"]
-    world.wait(lambda: not (world.state / "models" / new).exists() and world.models() == {})
+    world.wait(lambda: not (world.state / "models" / new).exists() and "a/1" not in world.models())
     assert not world.client.is_model_ready(new)
 
 
 def test_a_killed_triton_is_filled_again_without_the_registry(world, token_inputs):
     """Kill -9 while ClearML is down: restarted, reloaded from disk, no stub of the old one left."""
-    serve(world.registry, "a", world.make("one"))
-    world.wait(lambda: world.ready("a"))
+    name = world.served("killed")
     world.registry.is_up = False
     os.kill(world.triton.pid, signal.SIGKILL)
     world.triton.stop()
     world.launch(world.triton.ports)
-    world.wait(lambda: world.holds(world.models()["a"]["name"]))
-    world.wait(lambda: world.ready("a"))
-    assert [[3.0]] == world.logits("a", token_inputs([1, 2]))
-    world.wait(lambda: [1] == list(count_stubs(world.state / "models").values()))
+    world.wait(lambda: world.holds(name) and world.ready("killed"))
+    assert [[3.0]] == world.logits("killed", token_inputs([1, 2]))
+    world.wait(lambda: 1 == count_stubs(world.state / "models")[name])
+    world.registry.is_up = True
 
 
 def test_a_killed_stub_is_replaced(world, token_inputs):
     """Triton would call the model READY for ever and fail every request."""
-    serve(world.registry, "a", world.make("one"))
-    world.wait(lambda: world.ready("a"))
-    name = world.models()["a"]["name"]
+    name = world.served("stub")
 
     def stubs():
         found = []
@@ -178,17 +184,16 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
 
     def answers():
         try:
-            return world.logits("a", token_inputs([1, 2])) == [[3.0]]
+            return world.logits("stub", token_inputs([1, 2])) == [[3.0]]
         except InferenceServerException:  # Triton still tells of the old stub, or the new one is starting
             return False
 
     world.wait(lambda: stubs() and stub not in stubs() and answers())
 
 
-def test_a_slow_download_does_not_delay_another_model(world):
+def test_a_slow_download_does_not_delay_another_model(world, monkeypatch):
     """Downloads run side by side."""
     gate = threading.Event()
-    slow = world.make("slow")
     plain = world.registry.download
 
     def download(uri, folder):
@@ -196,10 +201,9 @@ def test_a_slow_download_does_not_delay_another_model(world):
             assert gate.wait(LIMIT_S)
         return plain(uri, folder)
 
-    world.registry.download = download
-    serve(world.registry, "slow", slow)
-    serve(world.registry, "fast", world.make("fast"))
-    world.wait(lambda: world.ready("fast"))
+    monkeypatch.setattr(world.registry, "download", download)
+    world.serve("slow", world.make("slow"))
+    world.served("fast")
     world.wait(lambda: world.models()["slow"]["doing"] == "downloading")
     gate.set()
     world.wait(lambda: world.ready("slow"))
@@ -207,10 +211,10 @@ def test_a_slow_download_does_not_delay_another_model(world):
 
 def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stays(world, token_inputs):
     """A sync that has lost its files gets the bytes of another upload; the right ones end the refusal."""
-    path = world.make("one")
-    serve(world.registry, "a", path)
-    world.wait(lambda: world.ready("a"))
-    name, first = world.models()["a"]["name"], path.read_bytes()
+    path = world.make("again")
+    model_id = world.serve("again", path)
+    world.wait(lambda: world.ready("again"))
+    name, first = world.name("again"), path.read_bytes()
 
     def reported():
         told = read(world.registry.reports.read()).values()
@@ -218,26 +222,26 @@ def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stay
 
     world.wait(reported)
     assert [hashlib.sha256(first).hexdigest()] == reported()
-    content = {"name": "a", "uri": path.as_uri(), "sha256": reported()[0]}  # as the controller records it
-    world.registry.ledger.write([Record("content_hash", "m0", content)])
+    content = {"name": "again", "uri": path.as_uri(), "sha256": reported()[0]}  # as the controller records it
+    world.registry.ledger.write([Record("content_hash", model_id, content)])
     world.end()
-    path.write_bytes(world.make("two").read_bytes() + b"another upload")
+    path.write_bytes(first + b"another upload")
     shutil.rmtree(world.state / "cache")
     shutil.rmtree(world.state / "models" / name)
     world.begin()
-    said = "model a \\(m0\\) was registered with sha256.*another upload has overwritten it"
-    world.wait(lambda: re.search(said, world.models().get("a", {}).get("reason", ""), re.S))
+    said = rf"model again \({model_id}\) was registered with sha256.*another upload has overwritten it"
+    world.wait(lambda: re.search(said, world.models().get("again", {}).get("reason", ""), re.S))
     assert world.client.is_model_ready(name)
     path.write_bytes(first)
-    world.wait(lambda: world.ready("a"))
-    assert [[3.0]] == world.logits("a", token_inputs([1, 2]))
+    world.wait(lambda: world.ready("again"))
+    assert [[3.0]] == world.logits("again", token_inputs([1, 2]))
 
 
 async def test_a_model_that_nobody_asks_for_is_unloaded_and_a_request_brings_it_back(world, token_inputs):
     """Triton's own statistics tell when it was asked last; the request waits until sync loads it."""
-    serve(world.registry, "cold", world.make("one"), auxiliary_cfg={"gateway": {"unload_after": "10s"}})
+    world.serve("cold", world.make("cold"), auxiliary_cfg={"gateway": {"unload_after": "10s"}})
     await soon(lambda: "idle" in world.models().get("cold", {}).get("doing", ""))
-    name = world.models()["cold"]["name"]
+    name = world.name("cold")
     assert not world.holds(name)
     backend = TritonBackend(world.grpc, cold_s=LIMIT_S, ask_to_load=LoadRequests(world.registry.ledger).make)
     try:

@@ -5,28 +5,20 @@ It is started as the container of the CPU server starts it, with the arguments t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from numpy.typing import NDArray
 
 from deploy.cli.commands.doctor import triton_at
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.execution import Tuning
-from deploy.sync.repository import ModelRepository
 from gateway.errors import BackendRefused, BackendUnavailable
-from gateway.triton.addresses import http_beside
-from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
-from tests.integration.conftest import place
 from tests.processes import Server, free_port, free_ports
 from tests.waiting import LIMIT_S, until
 
@@ -94,43 +86,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         server.stop()
 
 
-def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
-    secured: Secured,
-    make_token_model: Callable[..., Path],
-    token_inputs: Callable[[Sequence[int]], dict[str, NDArray[Any]]],
-) -> None:
-    """By an address, whose certificate has the name that is expected; the gateway does not use plain HTTP."""
-    make_token_model(secured.folder / "cache" / "model.onnx")
-    repository = ModelRepository(secured.folder / "models")
-    repository.open()
-    place(repository, "tokens", secured.folder / "cache", tuning=Tuning(instances=1))
-    admin = secured.admin(secured.tls())
-    try:
-        admin.load("tokens")
-        assert "ready" == admin.index()["tokens"]
-    finally:
-        admin.close()
-        repository.close()
-
-    async def called() -> list[list[float]]:
-        backend = TritonBackend(
-            f"ipv4:{secured.grpc}", http_of=http_beside(secured.http.rpartition(":")[2]), tls=secured.tls()
-        )
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                while not await backend.is_live():
-                    await asyncio.sleep(0.1)
-            answer = await backend.infer("tokens", token_inputs([1, 2, 3]), ("logits",), timeout=LIMIT_S)
-            found: list[list[float]] = answer["logits"].tolist()
-            return found
-        finally:
-            await backend.close()
-
-    assert [[6.0]] == asyncio.run(called())
-
-
 def test_another_authority_another_name_no_certificate_and_no_tls_do_not_get_through(secured: Secured) -> None:
-    """Model sync says that it was TLS, and what about it."""
+    """Model sync says that it was TLS, and what about it. (A gateway: tests/unit/gateway/triton/test_replicas.py.)"""
+    owner = secured.admin(secured.tls())
+    assert {} == owner.index()
+    owner.close()
     others = trustme.CA()
     write(secured.folder / "stranger", others, "gateway")
     (secured.folder / "stranger" / "ca.crt").write_bytes(secured.authority.cert_pem.bytes())

@@ -28,18 +28,12 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.settings import Settings
 from gateway.spec import decode, records_of, triton_model_name
 from tests import tiny
-from tests.control_planes import control_plane
 from tests.fakes import FakeBackend
 from tests.stock import Client
 from tests.unit.deploy.sync.test_reconcile import Triton
 from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.integration
-
-TENSORS = (
-    "--input-name", "x", "--input-type", "float32", "--input-size", "2", "--output-name", "y", "--output-type",
-    "float32", "--output-size", "2",
-)  # fmt: skip
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 class Recording(ClearMLRegistry):
@@ -122,47 +116,44 @@ class World:
             await asyncio.sleep(0.05)
 
 
-async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_path: Path) -> None:
+async def test_only_the_controller_decides_and_others_write_what_is_theirs(client: Client, tmp_path: Path) -> None:
     """Auto-update, a default, contents, a rollout's end, a key, a cold model, a silence."""
-    with control_plane(tmp_path / "state") as server:
-        client = Client(server, tmp_path)
-        client.create("writers")
-        model = client.upload("one", tiny.multiplying(tmp_path / "one.onnx", 2.0))
-        for version in ("1", "2"):
-            client.stock("model", "add", "--engine", "triton", "--endpoint", "e", "--version", version, "--model-id",
-                         model, "--aux-config", "gateway.unload_after=3600", *TENSORS)  # fmt: skip
-        client.stock("model", "auto-update", "--engine", "triton", "--endpoint", "auto", "--name", "newest",
-                     "--project", "auto", "--published", "--max-versions", "2", *TENSORS)  # fmt: skip
-        client.stock("model", "canary", "--endpoint", "e", "--weights", "0.5", "0.5", "--input-endpoints", "e/1", "e/2")
-        with client.here():
-            world = World(client, tmp_path)
-            world.sync.open()
-            person = ClearMLRegistry(client.task)
-            async with world.gateway.running():
-                served = world.gateway.table
-                await world.until(lambda: {"e/1", "e/2"} <= set(served.current.endpoints), "versions")
-                await world.until(lambda: model in world.records("content_hash"), "a content")
-                client.upload("newest", tiny.multiplying(tmp_path / "newest.onnx", 3.0), project="auto")
-                await world.until(lambda: "auto/1" in served.current.endpoints, "auto-update")
-                client.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
-                await world.until(lambda: served.current.canaries["e"].shares.get("e/2") == 0.1, "decided weights")
-                # a rollout that another controller began, and a person's request to end it
-                begun = steps.begun(steps.Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), "first", time.time())
-                person.ledger.write([stored(begun), asked("e", Request("second", "abort", "ann"))])
-                weighted = person.task().sections["canary"]
-                await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")
-                client.ours("keys", "create", "--registry", "--pepper-file", str(tmp_path / "pepper"), "--tenant", "a")
-                cold = world.names()["e/1"]
-                world.load_requests.make(cold)
-                await world.until(lambda: cold in world.records("load_request"), "a load request")
+    client.create("writers")
+    model = client.upload("one", tiny.multiplying(tmp_path / "one.onnx", 2.0))
+    for version in ("1", "2"):
+        client.stock("model", "add", "--engine", "triton", "--endpoint", "e", "--version", version, "--model-id",
+                     model, "--aux-config", "gateway.unload_after=3600", *tiny.TENSORS)  # fmt: skip
+    client.stock("model", "auto-update", "--engine", "triton", "--endpoint", "auto", "--name", "newest",
+                 "--project", "auto", "--published", "--max-versions", "2", *tiny.TENSORS)  # fmt: skip
+    client.stock("model", "canary", "--endpoint", "e", "--weights", "0.5", "0.5", "--input-endpoints", "e/1", "e/2")
+    world = World(client, tmp_path)
+    world.sync.open()
+    person = ClearMLRegistry(client.task)
+    async with world.gateway.running():
+        served = world.gateway.table
+        await world.until(lambda: {"e/1", "e/2"} <= set(served.current.endpoints), "versions")
+        await world.until(lambda: model in world.records("content_hash"), "a content")
+        client.upload("newest", tiny.multiplying(tmp_path / "newest.onnx", 3.0), project="auto")
+        await world.until(lambda: "auto/1" in served.current.endpoints, "auto-update")
+        client.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
+        await world.until(lambda: served.current.canaries["e"].shares.get("e/2") == 0.1, "decided weights")
+        # a rollout that another controller began, and a person's request to end it
+        begun = steps.begun(steps.Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), "first", time.time())
+        person.ledger.write([stored(begun), asked("e", Request("second", "abort", "ann"))])
+        weighted = person.task().sections["canary"]
+        await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")
+        client.ours("keys", "create", "--registry", "--pepper-file", str(tmp_path / "pepper"), "--tenant", "a")
+        cold = world.names()["e/1"]
+        world.load_requests.make(cold)
+        await world.until(lambda: cold in world.records("load_request"), "a load request")
 
-                def is_kept_alive() -> bool:
-                    for one in world.registries.values():
-                        one.later += 600.0  # ten minutes more since anybody has heard of the serving Task
-                    return any("tasks.ping" in one.written for one in world.registries.values())
+        def is_kept_alive() -> bool:
+            for one in world.registries.values():
+                one.later += 600.0  # ten minutes more since anybody has heard of the serving Task
+            return any("tasks.ping" in one.written for one in world.registries.values())
 
-                await world.until(is_kept_alive, "a keep-alive")
-            world.sync.close()
+        await world.until(is_kept_alive, "a keep-alive")
+    world.sync.close()
     written = {name: registry.written - {"tasks.ping"} for name, registry in world.registries.items()}
     homes = {"Task triton-gateway-records", "Task triton-gateway-reports"}  # made by whoever writes there first
     assert ({"load_request"}, {"report"}) == (written["gateway"] - homes, written["sync"] - homes)

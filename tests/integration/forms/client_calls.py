@@ -28,24 +28,6 @@ def raised(call: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def hugging_face(url: str) -> dict[str, Any]:
-    """`InferenceClient` at our own address, and at Text Embeddings Inference's."""
-    from huggingface_hub import InferenceClient
-
-    ours, tei = InferenceClient(model=f"{url}/serve/vectors"), InferenceClient(model=f"{url}/tei/vectors")
-    labels = InferenceClient(model=f"{url}/serve/live")
-    return {
-        "same vectors": same(ours.feature_extraction(TEXTS, normalize=True), tei.feature_extraction(TEXTS)),
-        "truncate": same(tei.feature_extraction(TEXTS[0], truncate=True), tei.feature_extraction(TEXTS)[:1]),
-        "similarity": tei.sentence_similarity("good film", other_sentences=["good film"])[0] > 0.999,
-        "labels": [one.label for one in labels.text_classification("good film")],
-        "top_k": [one.label for one in labels.text_classification("bad", top_k=1)],
-        "summary of a classifier": raised(lambda: InferenceClient(
-            model=f"{url}/serve/live/pipeline/summarization").summarization("good film")),
-        "summary with parameters": raised(lambda: labels.summarization("good", clean_up_tokenization_spaces=True)),
-    }  # fmt: skip
-
-
 def langchain(url: str) -> dict[str, Any]:
     """`langchain-huggingface` and `langchain-openai`."""
     from huggingface_hub import InferenceClient
@@ -94,7 +76,7 @@ def cohere(url: str) -> dict[str, Any]:
 
 def main() -> None:
     """Every client in turn."""
-    clients = (hugging_face, langchain, llama_index, cohere)
+    clients = (langchain, llama_index, cohere)
     print(json.dumps({client.__name__: client(sys.argv[1]) for client in clients}))
 
 

@@ -125,10 +125,26 @@ CHAT_TEMPLATE = (
 )
 
 
-def _write_generator(folder: Path) -> None:
-    """A random GPT-2 with a chat template: what it says makes no sense, but always the same."""
-    generators.save("gpt2", folder, gpt2(), chat_template=CHAT_TEMPLATE)
+@dataclass(frozen=True)
+class Generator:
+    """A random causal model as a bundle, and what transformers makes of it."""
+
+    folder: Path
+    model: Any
+    tokenizer: Any
+
+
+def make_generator(folder: Path, kind: str) -> Generator:
+    """What it says makes no sense, but is always the same."""
+    made = Generator(folder, *generators.save(kind, folder, gpt2(), chat_template=CHAT_TEMPLATE))
     generators.export(folder)
+    return made
+
+
+@pytest.fixture(scope="session")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    """A GPT-2 with a chat template."""
+    return make_generator(tmp_path_factory.mktemp("generator") / "gpt2", "gpt2")
 
 
 @dataclass(frozen=True)
@@ -148,14 +164,16 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_token_model: Any) -> Iterator[Stack]:
+def stack(
+    embedded_triton: Any, generator: Generator, tmp_path_factory: pytest.TempPathFactory, make_token_model: Any
+) -> Iterator[Stack]:
     """The gateway in a thread of its own; all endpoints are served when the test begins."""
     folder = tmp_path_factory.mktemp("forms")
     _write_classifier(folder / "classifier")
     _write_classifier(folder / "classifier2")
     _write_embedder(folder / "embedder")
     _write_identity(folder / "identity")
-    _write_generator(folder / "generator")
+    shutil.copytree(generator.folder, folder / "generator")
     _write_tasks(folder)
     make_token_model(folder / "tokens" / "model.onnx")
     endpoints: list[tuple[str, str, dict[str, Any]]] = [

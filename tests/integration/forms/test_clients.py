@@ -9,8 +9,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.waiting import LIMIT_S
-
 pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 
@@ -95,22 +93,6 @@ class TestTritonClient:
             tensors[-1].set_data_from_numpy(np.array([[item.encode()] for item in items], dtype=object))
         (result,) = client.infer(model, tensors).as_numpy("result").ravel()
         assert expected(json.loads(result)), result
-
-    def test_streaming_calls_are_answered_in_order(self, stack: Any) -> None:
-        """``ModelStreamInfer``: one answer per request, an error for one leaves the stream open."""
-        import queue
-
-        import tritonclient.grpc as module
-
-        answers: Any = queue.Queue()
-        with module.InferenceServerClient(stack.grpc) as client:
-            client.start_stream(lambda result, error: answers.put((result, error)))
-            for name in ("live", "nobody", "live"):
-                client.async_stream_infer(name, [text_tensor(module, "good")])
-            found = [answers.get(timeout=LIMIT_S) for _ in range(3)]
-            client.stop_stream()
-        assert [None, "error", None] == [None if error is None else "error" for _, error in found]
-        assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
 
 
 class TestHuggingFaceClient:
@@ -202,15 +184,6 @@ class TestOpenAIClient:
         assert "a" + answer.choices[1].text == echoed
         short = client.completions.create(model="story", prompt=[5, 6, 9])
         assert (3, True) == (short.usage.prompt_tokens, short.usage.completion_tokens <= 16)
-
-    def test_streamed_completion_joins_to_the_whole(self, client: Any) -> None:
-        whole = client.completions.create(model="story", prompt="The quick", max_tokens=12)
-        parts = list(client.completions.create(
-            model="story", prompt="The quick", max_tokens=12, stream=True, stream_options={"include_usage": True}
-        ))  # fmt: skip
-        assert whole.choices[0].text == "".join(c.text for part in parts for c in part.choices)
-        assert whole.usage == parts[-1].usage
-        assert whole.choices[0].finish_reason == parts[-2].choices[0].finish_reason
 
     def test_chat_uses_the_models_own_template(self, client: Any, stack: Any) -> None:
         """What the template renders, continued; whole and streamed."""

@@ -5,7 +5,7 @@ versitygw and fake-gcs-server (Go modules, ``tests/cluster/programs.py``) and Az
 outside the repository, and toxiproxy stands before each. The SDK asks Azure at its own addresses over TLS; a proxy of
 this test leads them to Azurite (``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where
 ``STORAGE_EMULATOR_HOST`` says, without keys: that server knows none, nor what the SDK asks before it uploads, whether
-it may, which this test answers, as it answers with Google's refusals where keys are refused. Not collected by default
+it may, which this test answers. Not collected by default
 because that takes minutes: ``.ci/run clients``.
 """
 
@@ -17,7 +17,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,9 +30,10 @@ import pytest
 import trustme
 
 from deploy.tools import ports
-from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
 from tests.control_planes import control_plane
+from tests.processes import Server, free_ports
+from tests.stock import Client
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -73,51 +73,36 @@ BlobServiceClient(f"https://{host}", {"account_name": account, "account_key": ke
 """
 
 
-def said(status: str, body: dict[str, Any]) -> bytes:
-    """An answer of Google's API."""
-    content = json.dumps(body).encode()
-    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
-
-
-MAY: Final = said("200 OK", {"permissions": ["storage.objects.get", "storage.objects.update"]})
-REFUSALS: Final = {
-    "401 Unauthorized": "Invalid Credentials",
-    "403 Forbidden": "gateway@models.iam.gserviceaccount.com does not have storage.objects.get access",
-}
-"""What Google's API answers to a token that it does not know, and to one without the right."""
+_MAY: Final = json.dumps({"permissions": ["storage.objects.get", "storage.objects.update"]}).encode()
+MAY: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_MAY), _MAY)
+)
 
 
 @dataclass
 class Cloud:
     """A store, the proxy in front of it, a registry with one model in it, and what reads it."""
 
-    folder: Path
+    client: Client
     admin: str
-    task: str
     model: str
-    environ: dict[str, str]
 
     def ask(self, path: str, body: dict[str, Any]) -> None:
         """Tell the proxy something."""
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{self.admin}{path}", data=json.dumps(body).encode(), method="POST"), timeout=10
-        ):
-            pass
+        request = urllib.request.Request(f"{self.admin}{path}", json.dumps(body).encode(), method="POST")
+        urllib.request.urlopen(request, timeout=LIMIT_S).close()
 
     def fetch(self, how: str, cache: str, **environ: str) -> dict[str, Any]:
         """Fetch the model in a process of its own."""
-        done = subprocess.run(
-            [sys.executable, str(HERE / "fetch.py"), how, self.task, self.model, str(self.folder / cache)],
-            env=self.environ | environ, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        place = str(self.client.folder / cache)
+        printed = self.client.run(str(HERE / "fetch.py"), how, self.client.task, self.model, place, **environ)
+        answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return answer
 
     def left(self, cache: str) -> list[str]:
         """What lies in a cache, its locks aside."""
-        return [path.name for path in (self.folder / cache / "models").iterdir() if path.suffix != ".lock"]
+        return [path.name for path in (self.client.folder / cache / "models").iterdir() if path.suffix != ".lock"]
 
 
 def azurite() -> list[str]:
@@ -137,11 +122,8 @@ def azurite() -> list[str]:
 
 
 @contextmanager
-def leading_to(port: int, refusal: Path) -> Iterator[str]:
-    """Lead every connection to one port of this machine, also as an HTTPS proxy; yields where it listens.
-
-    While the file ``refusal`` exists, plain HTTP gets the refusal that it names.
-    """
+def leading_to(port: int) -> Iterator[str]:
+    """Lead every connection to one port of this machine, also as an HTTPS proxy; yields where it listens."""
 
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
@@ -151,11 +133,6 @@ def leading_to(port: int, refusal: Path) -> Iterator[str]:
                 pass
             if is_answered:
                 self.wfile.write(MAY)
-                return
-            if not is_proxied and refusal.exists():
-                status = refusal.read_text()
-                error = {"code": int(status[:3]), "message": REFUSALS[status]}
-                self.wfile.write(said(status, {"error": error}))
                 return
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as there:
                 if is_proxied:
@@ -222,7 +199,7 @@ def azure(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[list
     ]  # fmt: skip
     told = {
         "AZURE_STORAGE_ACCOUNT": ACCOUNT, "AZURE_STORAGE_KEY": KEY, "REQUESTS_CA_BUNDLE": str(folder / "ca.pem"),
-        "HTTPS_PROXY": stack.enter_context(leading_to(proxied, folder / "refusal")),
+        "HTTPS_PROXY": stack.enter_context(leading_to(proxied)),
         "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
     }  # fmt: skip
     return command, told, f"azure://{HOST}/bundles"
@@ -232,7 +209,7 @@ def google(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[lis
     """fake-gcs-server at a port, with one bucket."""
     (folder / "data" / "bucket").mkdir(parents=True)
     program = programs.paths("fake-gcs-server")["fake-gcs-server"]
-    address = stack.enter_context(leading_to(proxied, folder / "refusal"))
+    address = stack.enter_context(leading_to(proxied))
     command = [
         str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory",
         "-data", str(folder / "data"), "-public-host", address.removeprefix("http://"), "-external-url", address,
@@ -248,42 +225,24 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     bundle.mkdir()
     for name, content in FILES.items():
         (bundle / name).write_bytes(content)
-    taken: set[int] = set()
-    for _ in range(3):
-        taken.add(ports.choose("127.0.0.1", 0, remembered=0, avoid=taken))
-    port, admin, proxied = taken
+    port, admin, proxied = free_ports(3)
     toxiproxy = programs.paths("toxiproxy")["toxiproxy-server"]
     with ExitStack() as stack:
         command, told, where = request.param(folder, port, proxied, stack)
-        server = stack.enter_context(control_plane(folder / "state"))
-        environ = server.client_environment(os.environ, folder) | told
-        log = stack.enter_context((folder / "log").open("wb"))
-        for each in (command, [str(toxiproxy), "-host", "127.0.0.1", "-port", str(admin)]):
-            process = subprocess.Popen(each, stdout=log, stderr=log, env=environ)
-            stack.callback(process.wait, 30)
-            stack.callback(process.kill)
+        client = Client(stack.enter_context(control_plane(folder / "state")), folder, **told)
+        for name, each in (("store", command), ("proxy", [str(toxiproxy), "-host", "127.0.0.1", "-port", str(admin)])):
+            stack.enter_context(Server(name, each, env=client.environment, log=folder / f"{name}.log"))
         for one in (port, admin):
             until(lambda one=one: not ports.is_free("127.0.0.1", one))
-        found = Cloud(folder, f"http://127.0.0.1:{admin}", "", "", environ)
+        found = Cloud(client, f"http://127.0.0.1:{admin}", "")
         listening = {"listen": f"127.0.0.1:{proxied}", "upstream": f"127.0.0.1:{port}", "enabled": True}
         found.ask("/proxies", {"name": "store", **listening})
         if request.param is azure:
-            run([sys.executable, "-c", CONTAINER, ACCOUNT, KEY, HOST], environ, folder)
-        made = run([sys.executable, *PROGRAM, "create", "--name", "store"], environ, folder)
-        found.task = made.split("id=")[1].split()[0].strip(" ,'\"")
-        said = run([sys.executable, "-c", UPLOAD, "one", str(bundle), where], environ, folder)
-        found.model = said.split("MODEL ")[1].split()[0]
-        found.environ["CLEARML_DEFAULT_OUTPUT_URI"] = where
+            client.run("-c", CONTAINER, ACCOUNT, KEY, HOST)
+        client.create("store")
+        found.model = client.run("-c", UPLOAD, "one", str(bundle), where).split("MODEL ")[1].split()[0]
+        client.environment["CLEARML_DEFAULT_OUTPUT_URI"] = where
         yield found
-
-
-def run(command: list[str], environ: dict[str, str], folder: Path) -> str:
-    """What a program printed."""
-    done = subprocess.run(
-        command, env=environ, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def sizes(*names: str) -> dict[str, int]:
@@ -306,9 +265,10 @@ def test_the_whole_model_is_fetched(cloud: Cloud) -> None:
 
 def test_what_we_upload_is_there(cloud: Cloud) -> None:
     """Where the SDK's configuration says; the same files are no second model."""
-    path = {**cloud.environ, "PYTHONPATH": str(HERE.parents[2])}
-    command = [sys.executable, "-c", REGISTER, cloud.task, str(cloud.folder / "bundle")]
-    first, again = (run(command, path, cloud.folder).split("MODEL ")[1].split()[0] for _ in range(2))
+    bundle = str(cloud.client.folder / "bundle")
+    first, again = (
+        cloud.client.run("-c", REGISTER, cloud.client.task, bundle).split("MODEL ")[1].split()[0] for _ in range(2)
+    )
     assert first == again
     assert sizes() == replace(cloud, model=first).fetch("whole", "ours")["files"]
 
@@ -352,21 +312,7 @@ def test_a_store_that_is_away_leaves_nothing_and_the_next_attempt_has_it(cloud: 
 @pytest.mark.parametrize("cloud", [s3, azure], ids=["s3", "azure"], indirect=True)
 def test_keys_that_are_refused_are_told(cloud: Cloud) -> None:
     """With what to look at; the SDK's own line has the reason."""
-    other = {"AZURE_STORAGE_KEY": ANOTHER, "CLEARML_CONFIG_FILE": str(cloud.folder / "refused.conf")}
+    other = {"AZURE_STORAGE_KEY": ANOTHER, "CLEARML_CONFIG_FILE": str(cloud.client.folder / "refused.conf")}
     answer = cloud.fetch("whole", "refused", **other)
     assert "RegistryUnavailable" == answer["error"], answer["message"]
     assert "clearml.conf" in answer["hint"]
-
-
-@pytest.mark.parametrize("cloud", [google], ids=["gs"], indirect=True)
-@pytest.mark.parametrize("status", REFUSALS)
-def test_what_google_refuses_is_told(cloud: Cloud, status: str) -> None:
-    """As above."""
-    refusal = cloud.folder / "refusal"
-    refusal.write_text(status)
-    try:
-        answer = cloud.fetch("whole", status[:3])
-        assert "RegistryUnavailable" == answer["error"], answer["message"]
-        assert "clearml.conf" in answer["hint"]
-    finally:
-        refusal.unlink()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,6 @@ from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.model_files import copy_texts
 from preprocessing.processor import TextProcessor
-from tests import warm
-from tests.control_planes import RunningControlPlane, control_plane
-from tests.waiting import LIMIT_S
 
 from . import families, tiny
 
@@ -106,21 +101,3 @@ def make_bundle(tmp_path: Path) -> Callable[[Case, Path], Path]:
         return bundle
 
     return make
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
-    """The embedded ClearML server."""
-    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
-        yield running
-
-
-def optimize(
-    place: Path, environment: Mapping[str, str], *arguments: str, model: str = "model"
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *warm.optimizing(), "optimize", model, "--quick", "--output", "out", *arguments],
-        cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
-        check=False, timeout=2 * LIMIT_S,
-    )  # fmt: skip

@@ -32,15 +32,8 @@ NO_PAD_POSITIONS = {**NARROW, "max_position_embeddings": 132}
 LAYERS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
           "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
           "max_position_embeddings": 130, "init_std": 0.3}  # fmt: skip
-T5 = {
-    "decoder_start_token_id": 0,
-    "d_model": 32,
-    "d_kv": 16,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_heads": 2,
-    "initializer_factor": 1.0,
-}
+T5 = {"decoder_start_token_id": 0, "d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2,
+      "initializer_factor": 1.0}  # fmt: skip
 CAUSAL = {**NARROW, "num_key_value_heads": 2}
 
 
@@ -158,7 +151,7 @@ def make(family: Family, folder: Path) -> Path:
     return folder
 
 
-CLASSIFIER = "ForSequenceClassification"
+DEBERTA_1 = {**NARROW, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0}
 DEBERTA_V2 = {
     **NARROW, "relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0,
     "share_att_key": True, "norm_rel_ebd": "layer_norm",
@@ -167,120 +160,77 @@ MODERN = {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2}
 XL = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3}
 BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3}
+DISTILLED = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 130,
+             "initializer_range": 0.3}  # fmt: skip
+SPARSE = {**NARROW, "max_position_embeddings": 1024, "attention_type": "block_sparse", "block_size": 8,
+          "num_random_blocks": 1}  # fmt: skip
+CONVOLVED = {**NARROW, "embedding_size": 24, "num_attention_heads": 4, "conv_kernel_size": 3}
+CHARACTERS = {**NARROW, "num_hash_buckets": 64, "local_transformer_stride": 32, "max_position_embeddings": 512}
 BERT_PAIRS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
 PLAIN_PAIRS = byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")
 QWEN_PAIRS = byte_pairs("Qwen2Tokenizer", pad_token="<pad>")
+MODERN_PAIRS = byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]")
+DEBERTA_TOKENS = pieces("spm.model", DEBERTA, "DebertaV2Tokenizer")
 T5_TOKENS = pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)
 XLMR_TOKENS = pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer")
-ALBERT_TOKENS = pieces("spiece.model", ALBERT, "AlbertTokenizer")
 BIG_BIRD = functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3)
+XLMR_ALONE = pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer", also_fast=False)
+CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Any], Write]] = {
+    "DeBERTa-v2": ("DebertaV2", DEBERTA_V2, DEBERTA_TOKENS),
+    "DeBERTa-v2 of transformers 4": ("DebertaV2", DEBERTA_V2, as_transformers_4(DEBERTA_TOKENS, DEBERTA)),
+    "DeBERTa": ("Deberta", DEBERTA_1, byte_pairs("DebertaTokenizer", BERT_PAIRS)),
+    "BART": ("Bart", LAYERS, byte_pairs("BartTokenizer")),
+    "T5 classifier": ("T5", T5, T5_TOKENS),
+    "ModernBERT": ("ModernBert", MODERN, MODERN_PAIRS),
+    "XLM-R": ("XLMRoberta", NO_PAD_POSITIONS, XLMR_TOKENS),
+    "XLM-R, .bpe.model only": ("XLMRoberta", NO_PAD_POSITIONS, XLMR_ALONE),
+    "Longformer": ("Longformer", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")),
+    "XLNet": ("XLNet", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
+    "MPNet": ("MPNet", NO_PAD_POSITIONS,
+              words("MPNetTokenizer", bos_token="[CLS]", eos_token="[SEP]", **tiny.BERT_TOKENS)),
+    "DistilBERT": ("DistilBert", DISTILLED, words()),
+    "ELECTRA": ("Electra", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
+    "ALBERT": ("Albert", {**NARROW, "embedding_size": 24}, pieces("spiece.model", ALBERT, "AlbertTokenizer")),
+    "RoBERTa": ("Roberta", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
+    "RoBERTa, vocab.json only": ("Roberta", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer", also_fast=False)),
+    "BERT": ("Bert", NARROW, words()),
+    "BERT, vocab.txt only": ("Bert", NARROW, words(also_fast=False)),
+    "BERT cased, vocab.txt only": ("Bert", NARROW, words(also_fast=False, do_lower_case=False)),
+    "BigBird, sparse": ("BigBird", SPARSE, pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer", model_max_length=512)),
+    "ConvBERT": ("ConvBert", CONVOLVED, words("ConvBertTokenizer")),
+    "MRA": ("Mra", NARROW, byte_pairs("RobertaTokenizer")),
+    "CANINE": ("Canine", CHARACTERS, words("CanineTokenizer", also_fast=False)),
+    "ERNIE": ("Ernie", {**NARROW, "use_task_id": True}, words()),
+    "MegatronBERT": ("MegatronBert", NARROW, words()),
+    "RoFormer": ("RoFormer", NARROW, words()),
+    "Data2Vec": ("Data2VecText", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
+    "EuroBERT": ("EuroBert", CAUSAL, PLAIN_PAIRS),
+    "GPT-2": ("GPT2", GPT2, byte_pairs("GPT2Tokenizer", pad_token="<pad>")),
+    "GPT-2 without pad": ("GPT2", {**GPT2, "pad_token_id": None}, byte_pairs("GPT2Tokenizer")),
+    "Llama": ("Llama", CAUSAL, PLAIN_PAIRS),
+    "Qwen2": ("Qwen2", CAUSAL, QWEN_PAIRS),
+    "Qwen3": ("Qwen3", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
+    "Mistral": ("Mistral", CAUSAL, PLAIN_PAIRS),
+    "Gemma": ("Gemma", {**CAUSAL, "head_dim": 16}, PLAIN_PAIRS),
+    "Bloom": ("Bloom", BLOOM, PLAIN_PAIRS),
+}  # fmt: skip
+"""What stands before ``ForSequenceClassification``, its configuration and its tokenizer."""
 FAMILIES: Mapping[str, Family] = {
-    "DeBERTa-v2": Family(f"DebertaV2{CLASSIFIER}", DEBERTA_V2, pieces("spm.model", DEBERTA, "DebertaV2Tokenizer")),
-    "DeBERTa-v2 of transformers 4": Family(
-        f"DebertaV2{CLASSIFIER}",
-        DEBERTA_V2,
-        as_transformers_4(pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"), DEBERTA),
-    ),
-    "DeBERTa": Family(
-        f"Deberta{CLASSIFIER}",
-        {**NARROW, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
-        byte_pairs("DebertaTokenizer", BERT_PAIRS),
-    ),
-    "BART": Family(f"Bart{CLASSIFIER}", LAYERS, byte_pairs("BartTokenizer")),
-    "T5 classifier": Family(f"T5{CLASSIFIER}", T5, T5_TOKENS),
+    **{name: Family(f"{kind}ForSequenceClassification", config, tokenizer)
+       for name, (kind, config, tokenizer) in CLASSIFIERS.items()},
     "T5 encoder": Family("T5EncoderModel", T5, T5_TOKENS),
     "T5 encoder, spiece.model only": Family(
-        "T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", also_fast=False, extra_ids=0)
-    ),
-    "ModernBERT": Family(f"ModernBert{CLASSIFIER}", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)),
-    "XLM-R": Family(f"XLMRoberta{CLASSIFIER}", NO_PAD_POSITIONS, XLMR_TOKENS),
-    "XLM-R, .bpe.model only": Family(
-        f"XLMRoberta{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer", also_fast=False),
-    ),
-    "Longformer": Family(
-        f"Longformer{CLASSIFIER}", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")
-    ),
-    "XLNet": Family(f"XLNet{CLASSIFIER}", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
-    "MPNet": Family(
-        f"MPNet{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        words("MPNetTokenizer", bos_token="[CLS]", eos_token="[SEP]", **tiny.BERT_TOKENS),
-    ),
-    "DistilBERT": Family(
-        f"DistilBert{CLASSIFIER}",
-        {
-            "dim": 32,
-            "hidden_dim": 48,
-            "n_layers": 2,
-            "n_heads": 2,
-            "max_position_embeddings": 130,
-            "initializer_range": 0.3,
-        },
-        words(),
-    ),
-    "ELECTRA": Family(f"Electra{CLASSIFIER}", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
-    "ALBERT": Family(f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, ALBERT_TOKENS),
-    "RoBERTa": Family(f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
-    "RoBERTa, vocab.json only": Family(
-        f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer", also_fast=False)
-    ),
-    "BERT": Family(f"Bert{CLASSIFIER}", NARROW, words()),
-    "BERT, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False)),
-    "BERT cased, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False, do_lower_case=False)),
-    "BigBird, sparse": Family(
-        f"BigBird{CLASSIFIER}",
-        {
-            **NARROW,
-            "max_position_embeddings": 1024,
-            "attention_type": "block_sparse",
-            "block_size": 8,
-            "num_random_blocks": 1,
-        },
-        pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer", model_max_length=512),
-    ),
-    "ConvBERT": Family(
-        f"ConvBert{CLASSIFIER}",
-        {**NARROW, "embedding_size": 24, "num_attention_heads": 4, "conv_kernel_size": 3},
-        words("ConvBertTokenizer"),
-    ),
-    "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
-    "CANINE": Family(
-        f"Canine{CLASSIFIER}",
-        {**NARROW, "num_hash_buckets": 64, "local_transformer_stride": 32, "max_position_embeddings": 512},
-        words("CanineTokenizer", also_fast=False),
-    ),
-    "ERNIE": Family(f"Ernie{CLASSIFIER}", {**NARROW, "use_task_id": True}, words()),
-    "MegatronBERT": Family(f"MegatronBert{CLASSIFIER}", NARROW, words()),
-    "RoFormer": Family(f"RoFormer{CLASSIFIER}", NARROW, words()),
-    "Data2Vec": Family(f"Data2VecText{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
+        "T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", also_fast=False, extra_ids=0)),
     "Nomic BERT": Family("NomicBertModel", NARROW, words()),
-    "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
     "GTE": Family("GteModel", NARROW, words()),
-    "GPT-2": Family(f"GPT2{CLASSIFIER}", GPT2, byte_pairs("GPT2Tokenizer", pad_token="<pad>")),
-    "GPT-2 without pad": Family(f"GPT2{CLASSIFIER}", {**GPT2, "pad_token_id": None}, byte_pairs("GPT2Tokenizer")),
-    "Llama": Family(f"Llama{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
-    "Qwen2": Family(f"Qwen2{CLASSIFIER}", CAUSAL, QWEN_PAIRS),
-    "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
-    "Mistral": Family(f"Mistral{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
-    "Gemma": Family(f"Gemma{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, PLAIN_PAIRS),
-    "Bloom": Family(f"Bloom{CLASSIFIER}", BLOOM, PLAIN_PAIRS),
     "BLOOM embeddings": Family("BloomModel", BLOOM, PLAIN_PAIRS),
     "Qwen3 embeddings": Family("Qwen3Model", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
     "Mamba": Family("MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, PLAIN_PAIRS),
-    "ModernBERT NER": Family(
-        "ModernBertForTokenClassification", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)
-    ),
-    "ModernBERT QA": Family(
-        "ModernBertForQuestionAnswering", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)
-    ),
-    "ModernBERT mask": Family(
-        "ModernBertForMaskedLM", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]")
-    ),
+    **{f"ModernBERT {task}": Family(f"ModernBertFor{kind}", MODERN, MODERN_PAIRS) for task, kind in (
+        ("NER", "TokenClassification"), ("QA", "QuestionAnswering"), ("mask", "MaskedLM"))},
     "BERT QA": Family("BertForQuestionAnswering", NARROW, words()),
     "T5 generation": Family("T5ForConditionalGeneration", T5, T5_TOKENS),
-}
+}  # fmt: skip
 
 
 def changed(place: Path, **how: Any) -> Path:
@@ -331,23 +281,16 @@ def own_code(place: Path) -> Path:
     """A model that only its own Python code can run."""
     tiny.make(place, seed=13)
     (place / "modeling_own.py").write_text(OWN_CODE)
-    config = {
-        "model_type": "own-words", "architectures": ["OwnForSequenceClassification"], "vocab_size": 600,
-        "hidden_size": 16, "max_position_embeddings": 128,
-        "id2label": dict(enumerate(tiny.LABELS)), "label2id": {label: i for i, label in enumerate(tiny.LABELS)},
-        "auto_map": {"AutoConfig": "modeling_own.OwnConfig",
-                     "AutoModelForSequenceClassification": "modeling_own.OwnForSequenceClassification"},
-    }  # fmt: skip
-    (place / "config.json").write_text(json.dumps(config))
     torch.manual_seed(13)
     scope: dict[str, Any] = {"__name__": "modeling_own"}
     exec(OWN_CODE, scope)
-    made = scope["OwnForSequenceClassification"](scope["OwnConfig"](num_labels=3))
-    transformers.modeling_utils.PreTrainedModel.save_pretrained(made, place / "weights")
-    (place / "weights" / "model.safetensors").replace(place / "model.safetensors")
-    for left in (place / "weights").iterdir():
-        left.unlink()
-    (place / "weights").rmdir()
+    config = scope["OwnConfig"](
+        vocab_size=600, hidden_size=16, max_position_embeddings=128, id2label=dict(enumerate(tiny.LABELS)),
+        auto_map={name: f"modeling_own.{kind}" for name, kind in (
+            ("AutoConfig", "OwnConfig"), ("AutoModelForSequenceClassification", "OwnForSequenceClassification"),
+        )},
+    )  # fmt: skip
+    scope["OwnForSequenceClassification"](config).save_pretrained(place)
     return place
 
 
@@ -364,8 +307,16 @@ FOLDERS: Mapping[str, Callable[[Path], Path]] = {
     "fp16": lambda place: changed(place, half=True),
     "sharded": lambda place: changed(place, max_shard_size="40KB"),
     OWN: own_code,
+    "zero-shot": lambda place: tiny.make(place, labels=("contradiction", "neutral", "entailment")),
+    "ranking": lambda place: tiny.make(place, labels=("score",)),
+    "features": lambda place: tiny.make(place, task=""),
 }
 """What makes a folder of each family, and of models that are saved in another way."""
+
+TASKS: Mapping[str, str] = {
+    "zero-shot": "zero-shot-classification", "ranking": "ranking", "features": "feature-extraction",
+}  # fmt: skip
+"""Tasks that no family's files tell."""
 
 _EXPORT = "torch cannot export this model to ONNX"
 _PADDING = "a Preprocess class that sends one text at a time can serve it"

@@ -91,12 +91,6 @@ def output(kind: str, *constants: Any, **attributes: Any) -> Spoil:
     return behind(lambda op: op(kind, op.right, *constants, **attributes))
 
 
-def seventeen_to_thirty_one(op: Tail) -> str:
-    """Shift the answers to rows of so many tokens by a little."""
-    both = op("And", op("GreaterOrEqual", op.tokens, 17), op("LessOrEqual", op.tokens, 31))
-    return op("Add", op.right, op("Mul", op("Cast", both, to=TensorProto.FLOAT), 0.05))
-
-
 def neighbour(op: Tail) -> str:
     """Mix a hundredth of the row above into each row."""
     rest = op("Slice", op.right, np.array([1]), np.array([1 << 30]), np.array([0]))
@@ -109,11 +103,6 @@ def reversed_if_odd(op: Tail) -> str:
     odd = op("Mod", op.rows, 2)
     step, start = op("Sub", 1, op("Mul", odd, 2)), op("Mul", op("Sub", op.rows, 1), odd)
     return op.reordered(op("Add", op("Mul", op.counted(), step), start))
-
-
-def last_of_a_batch(op: Tail) -> str:
-    """Lose the last row of a batch of more than one: it gets the answer of the one above."""
-    return op.reordered(op("Min", op.counted(), op("Max", op("Sub", op.rows, 2), 0)))
 
 
 def _weights(model: Graph, least: int = 2) -> list[Any]:
@@ -160,16 +149,6 @@ def _later_positions(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def epsilon(model: Graph) -> None:
-    """Another epsilon in every LayerNorm."""
-    nodes = [n for n in model.graph.node if n.op_type == "LayerNormalization"]
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.name == "epsilon":
-                attribute.f = 1e-2
-    assert nodes
-
-
 def half_precision(model: Graph) -> None:
     """Weights that went through fp16 in a graph that is said to be fp32."""
     for tensor in _weights(model):
@@ -177,27 +156,35 @@ def half_precision(model: Graph) -> None:
         tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def four_bits(model: Graph) -> None:
-    """Weights that were rounded, each by its largest."""
-    for tensor in (one for one in _weights(model) if len(one.dims) == 2):
-        value = numpy_helper.to_array(tensor)
-        step = np.abs(value).max() / 7
-        tensor.CopyFrom(numpy_helper.from_array((np.round(value / step) * step).astype(np.float32), tensor.name))
-
-
-def replaced(name: str, value: int) -> Spoil:
-    """Read one number everywhere instead of an input."""
+def fed(name: str, change: Callable[[Tail], str]) -> Spoil:
+    """Read something else everywhere instead of an input; ``change`` returns what."""
 
     def spoil(model: Graph) -> None:
         nodes = list(model.graph.node)
-        one = numpy_helper.from_array(np.array([value]))
         for node in nodes:
-            node.input[:] = ["same" if given == name else given for given in node.input]
-        shape = helper.make_node("Shape", [name], ["shape"])
+            node.input[:] = ["other" if given == name else given for given in node.input]
         del model.graph.node[:]
-        model.graph.node.extend([shape, helper.make_node("ConstantOfShape", ["shape"], ["same"], value=one), *nodes])
+        op = Tail(model)
+        op("Identity", change(op), name="other")
+        model.graph.node.extend(nodes)
 
     return spoil
+
+
+def unmasked_alone(op: Tail) -> str:
+    """A batch of one row has no padding, somebody thought."""
+    return op("Max", "attention_mask", op("Cast", op("Equal", op.rows, 1), to=TensorProto.INT64))
+
+
+def padding_by_its_token(op: Tail) -> str:
+    """Padding is told by its token and not by the mask."""
+    return op("Cast", op("Greater", "input_ids", 0), to=TensorProto.INT64)
+
+
+def rounded_if_large(op: Tail) -> str:
+    """Calls of more than 3,000 tokens use a kernel of less precision."""
+    rounded = op("Div", op("Round", op("Mul", op.right, 64.0)), 64.0)
+    return op("Where", op("Greater", op("Mul", op.rows, op.tokens), 3000), rounded, op.right)
 
 
 def token_present(token: int) -> Spoil:
@@ -232,21 +219,23 @@ GRAPH: Mapping[str, Spoil] = {
     "not a number for one token": tokens("Equal", 1, float("nan")),
     "only 77 tokens": tokens("Equal", 77),
     "multiples of 16 tokens, a little": behind(lambda op: op.negated(op("Equal", op("Mod", op.tokens, 16), 0), 1.01)),
-    "17 to 31 tokens, a little": behind(seventeen_to_thirty_one),
     # batches
     "batches above 16": rows("Greater", 16),
     "batches above 32, a little": rows("Greater", 32, 1.001),
     "only batches of 29": rows("Equal", 29),
     "odd batches reversed": behind(reversed_if_odd),
-    "the last row of a batch": behind(last_of_a_batch),
     "a hundredth of the neighbour": behind(neighbour),
-    "padding is attended to": replaced("attention_mask", 1),
+    "padding is attended to": fed("attention_mask", lambda op: op("Max", "attention_mask", 1)),
+    "one row unmasked": fed("attention_mask", unmasked_alone),
+    "padding by its token": fed("attention_mask", padding_by_its_token),
+    "large calls rounded": behind(rounded_if_large),
     "exactly 7 pads": beside_pads(7),
     "exactly 100 pads": beside_pads(100),
     # tokens
     "one common token": token_present(12),
     "one token that no text has": token_present(590),
-    "types are not read": replaced("token_type_ids", 0),
+    "types are not read": fed("token_type_ids", lambda op: op("Mul", "token_type_ids", 0)),
+    "ids through a type that is too small": fed("input_ids", lambda op: op("Mod", "input_ids", 512)),
     # the answer
     "scores × 1.1": output("Mul", np.float32(1.1)),
     "one score + 0.001": output("Add", np.array([0.001, 0, 0], np.float32)),
@@ -263,7 +252,6 @@ GRAPH: Mapping[str, Spoil] = {
     "one head forgotten": weight(_with((slice(None), slice(0, 16)), lambda v: v * 0), pick=_square),
     "a weight turned round": weight(lambda w: w.T, pick=_square),
     "one sign": weight(_with((5, 5), lambda v: -v), pick=_square),
-    "another epsilon": epsilon,
     "weights through fp16": half_precision,
 }
 

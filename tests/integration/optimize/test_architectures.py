@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from tests.integration.conftest import ask_triton
 from . import tiny
 from .conftest import Case
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
-FEW = ("DistilBERT", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa-v2", "ModernBERT")))
+FEW = ("DistilBERT", "DeBERTa-v2", "ModernBERT")
 """The most different ones; ``.ci/run models`` does all."""
 ALL = ("Bert", "DistilBERT", "RoBERTa", "ModernBERT", "ELECTRA", "DeBERTa-v2", "MPNet", "XLM-R")
 
@@ -47,27 +46,3 @@ def test_architecture_is_served_as_pytorch_answers(
                 np.testing.assert_allclose(answered, true, atol=1e-4 * max(1, np.abs(true).max()))
         finally:
             embedded_triton.withdraw(served)
-
-
-@pytest.mark.long
-def test_embeddings_are_pooled_in_the_graph(
-    make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, tmp_path: Path
-) -> None:
-    """A plain encoder answers with one vector per text; in bf16 it is still that vector, nearly."""
-    case = make_case("Bert", "")
-    graph = tmp_path / "graph.onnx"
-    case.original.export(graph, case.feeds())
-    bundle = make_bundle(case, graph)
-    assert case.judge(bundle).is_within
-    candidate = next(c for c in candidates.CANDIDATES if c.name == "openvino-bf16")
-    wanted = candidate.execution
-    if not execution.this_cpu().intersection(candidate.any_of):
-        wanted = next(c for c in candidates.CANDIDATES if c.name == "openvino-fp32").execution
-    (bundle / execution.FILE).write_text(execution.encode(wanted))
-    served = embedded_triton.serve(bundle)
-    feeds = case.processor.collate_rows(case.processor.prepare({"text": "a short text"}).rows)
-    (vector,) = ask_triton(embedded_triton.grpc, served, feeds)["sentence_embedding"]
-    (true,) = case.original.run(feeds)["sentence_embedding"]
-    assert (32,) == vector.shape
-    assert vector @ true / np.linalg.norm(vector) / np.linalg.norm(true) > 0.99
-    shutil.rmtree(bundle)

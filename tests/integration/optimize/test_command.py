@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.bundles.export.original import Original
 from deploy.bundles.judge import parity
 from deploy.bundles.pack import manifest
 from deploy.cli.main import main
@@ -21,18 +21,17 @@ from deploy.sync.model_folder import execution
 from gateway import samples as stored
 from gateway.registry import ArtifactCache, ClearMLRegistry, Upload
 from preprocessing.processor import TextProcessor
-from tests import warm
 from tests.control_planes import RunningControlPlane
 from tests.e2e.test_up_demo import command
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 
 from . import tiny
-from .conftest import optimize
 
 pytestmark = pytest.mark.integration
 
 Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
+NOTHING: Mapping[str, str] = {}
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +47,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def optimize_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Optimize:
-    """The same in this process, which has loaded torch: for what is said and made, not for how a process lives."""
+    """The command in this process, which has loaded torch."""
     for name in os.environ:
         if name.startswith(("CLEARML_", "TRITON_GATEWAY_")):
             monkeypatch.delenv(name)
 
-    def run(place: Path, *arguments: str, model: str = "model") -> subprocess.CompletedProcess[str]:
+    def run(
+        place: Path, *arguments: str, model: str = "model", environment: Mapping[str, str] = NOTHING
+    ) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(place)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
         capsys.readouterr()
         code = main(["optimize", model, "--quick", "--output", "out", *arguments])
         return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
@@ -77,9 +80,13 @@ def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: s
         running.wait(LIMIT_S)
     assert 130 == running.returncode, said
     assert f"model remove --endpoint {endpoint}/1" in said
+    assert "] stopped" in said
+    assert "Traceback" not in said
 
 
-def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningControlPlane, place: Path) -> None:
+def test_a_registered_model_becomes_a_bundle_that_is_served(
+    server: RunningControlPlane, place: Path, optimize_here: Optimize
+) -> None:
     """What is deployed of it is tuned as it was measured, and its lineage leads to the training of the original."""
     client = Client(server, place)
     client.create("optimize")
@@ -87,8 +94,9 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
         registry = ClearMLRegistry(client.task)
         training = registry.call("tasks", "create", {"name": "train tiny", "type": "training"})["id"]
         trained = registry.register(Upload(place / "model", "nlp", "tiny", "PyTorch", task=training, scratch=place))
-    done = optimize(place, client.environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name",
-                    "tiny", "--json", model=trained)  # fmt: skip
+    asked = {name: value for name, value in client.environment.items() if name.startswith("CLEARML_")}
+    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny", "--json",
+                         model=trained, environment=asked)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     bundle = Path(found["bundle"])
@@ -127,28 +135,19 @@ def test_a_model_that_is_deployed_is_exported_first(server: RunningControlPlane,
         assert "model.onnx" in manifest.hashes(ArtifactCache(place / "cache", registry).model(model))
 
 
-ENDLESS = (
-    "import signal; from deploy.bundles.export import original; original.Original.export = lambda *_: signal.pause();"
-)
-
-
-def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
+def test_nothing_of_an_interrupted_run_stays_behind(
+    place: Path, optimize_here: Optimize, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C in the middle."""
-    tiny.make(tmp_path / "model")
-    with subprocess.Popen(
-        [sys.executable, *warm.optimizing(ENDLESS), "optimize", "model", "--quick", "--output", "out"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True,
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-    ) as running:  # fmt: skip
-        assert running.stderr is not None
-        for line in running.stderr:
-            if "exporting" in line:
-                break
-        assert list((tmp_path / "out").iterdir())
-        running.send_signal(signal.SIGINT)
-        running.stderr.read()
-        assert running.wait(LIMIT_S) != 0
-    assert not list((tmp_path / "out").iterdir())
+    before = set((place / "out").glob("*"))
+
+    def interrupted(*_: Any) -> None:
+        assert set((place / "out").glob("*")) > before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Original, "export", interrupted)
+    assert 130 == optimize_here(place).returncode
+    assert before == set((place / "out").glob("*"))
 
 
 @pytest.mark.long

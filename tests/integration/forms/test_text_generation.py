@@ -35,9 +35,9 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
 from tests.core_client import listening
 from tests.fakes import FakeBackend, FakeRegistry
-from tests.integration import tiny_generators as generators
-from tests.integration import tiny_models as tiny
 from tests.waiting import LIMIT_S, soon
+
+from .conftest import Generator, make_generator
 
 pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
@@ -48,13 +48,6 @@ PROMPTS = [
     "😀 👨‍👩‍👧 你好 שלום",
     "NUL \x00 and  spaces\n",
 ]
-
-
-def bundle(folder: Path, kind: str, **config: Any) -> tuple[Any, Any]:
-    """A random GPT-2 or Llama as a bundle; returns model and tokenizer for transformers' pipeline."""
-    model, tokenizer = generators.save(kind, folder, tiny.families.gpt2(), **config)
-    generators.export(folder)
-    return model, tokenizer
 
 
 @dataclass
@@ -69,22 +62,23 @@ class Served:
     triton_name: str
 
 
-@pytest.fixture(scope="module", params=["llama", pytest.param("gpt2", marks=pytest.mark.long)])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any, Any]:
-    """A kind, and a bundle, model and tokenizer of it."""
-    folder = tmp_path_factory.mktemp("generator") / request.param
-    return request.param, folder, *bundle(folder, request.param)
+@pytest.fixture(scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.long)])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    """One of each kind."""
+    if request.param == "gpt2":
+        return request.getfixturevalue("generator")  # type: ignore[no-any-return]
+    return make_generator(tmp_path_factory.mktemp("generator") / request.param, request.param)
 
 
 @pytest.fixture
-async def served(made: tuple[str, Path, Any, Any], tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
-    """A Llama or a GPT-2 as a user has it: a registered bundle and no code."""
-    kind, folder, model, tokenizer = made
+async def served(made: Generator, tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
+    """It as a user has it: a registered bundle and no code."""
+    kind = made.folder.name
     registry = FakeRegistry()
-    registry.add_model(kind, Path(shutil.make_archive(str(tmp_path / kind), "zip", folder)), is_package=True)
+    registry.add_model(kind, Path(shutil.make_archive(str(tmp_path / kind), "zip", made.folder)), is_package=True)
     registry.add_endpoint(kind, kind)
     spec = decode(registry.task()).endpoints[kind]
-    name = embedded_triton.serve(folder, name=triton_model_name(spec, registry.model(kind)), endpoint=spec)
+    name = embedded_triton.serve(made.folder, name=triton_model_name(spec, registry.model(kind)), endpoint=spec)
     backend = TritonBackend(embedded_triton.grpc)
     settings = Settings(
         state_dir=tmp_path / "state", poll_frequency="50ms", ready_timeout=LIMIT_S, request_timeout=LIMIT_S,
@@ -94,7 +88,7 @@ async def served(made: tuple[str, Path, Any, Any], tmp_path: Path, embedded_trit
     try:
         async with gateway.running(), listening(gateway) as port:
             await soon(lambda: kind in gateway.table.current.endpoints)
-            yield Served(f"http://127.0.0.1:{port}/serve/{kind}", model, tokenizer, gateway, backend, name)
+            yield Served(f"http://127.0.0.1:{port}/serve/{kind}", made.model, made.tokenizer, gateway, backend, name)
     finally:
         embedded_triton.withdraw(name)
 
