@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -80,22 +78,9 @@ class Wire:
         async with asyncio.timeout(LIMIT_S):
             return await self._reader.read()
 
-    async def is_closed(self) -> bool:
-        """Wait until the server closes the connection; return False if it sends something instead."""
-        return await self.rest() == b""
-
     def half_close(self) -> None:
         """Close the sending side and continue to read."""
         self._writer.write_eof()
-
-    def close(self) -> None:
-        """End it."""
-        self._writer.close()
-
-    def reset(self) -> None:
-        """Reset the connection, as a client that has left."""
-        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.abort()
 
     def abort(self) -> None:
         """Close at once, even with unsent data. Otherwise the connection would stay open for ever."""

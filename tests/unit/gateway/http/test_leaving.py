@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.http.exchange import Exchange
+from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import GOOD, Serve, Wire, post
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
 
 async def ask(wire: Wire, raw: bytes = b"") -> tuple[int, bool]:
@@ -35,8 +37,8 @@ async def test_a_draining_gateway_answers_and_closes_each_connection(serve: Serv
             (await port.connect(), post(path="/serve/e?a=")),
         ):  # fmt: skip
             assert (200, True) == await ask(wire, raw)
-            assert await wire.is_closed()
-        assert await busy.is_closed()
+            assert b"" == await wire.rest()
+        assert b"" == await busy.rest()
 
 
 async def test_an_old_connection_ends_with_an_answer(serve: Serve) -> None:
@@ -47,18 +49,20 @@ async def test_an_old_connection_ends_with_an_answer(serve: Serve) -> None:
             while (200, False) == (last := await ask(wire)):
                 await asyncio.sleep(0.02)
         assert (200, True) == last
-        assert await wire.is_closed()
+        assert b"" == await wire.rest()
 
 
-async def test_a_refused_request_whose_body_is_still_to_come_does_not_silence_its_connection(serve: Serve) -> None:
+async def test_a_refused_request_whose_body_is_still_to_come_does_not_silence_its_connection() -> None:
     """The connection is to end, and its client was not told so yet: the next request is answered, and closes it."""
-    head, body = post(path="/serve/none")[: -len(GOOD)], GOOD
-    async with serve() as port:
-        wire = await port.connect()
-        assert (404, False) == await ask(wire, head)
-        port.stack.gateway.leave()
-        wire.send(body)
-        [connection] = port.stack.gateway.connections.open
-        await port.stack.until(lambda: connection._current is None)
-        assert (200, True) == await ask(wire)
-        assert await wire.is_closed()
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.reply(404, [], b"")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(post()[: -len(GOOD)])
+    connection.leave()
+    connection.data_received(GOOD)
+    await soon(lambda: connection._current is None)
+    assert (1, 0) == (ear.heard.count(b"404"), ear.heard.count(b"connection: close"))
+    connection.data_received(post())
+    assert (2, 1, True) == (ear.heard.count(b"404"), ear.heard.count(b"connection: close"), ear.is_closed)

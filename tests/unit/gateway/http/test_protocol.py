@@ -31,7 +31,7 @@ async def test_requests_on_one_connection_are_answered_in_turn(serve: Serve) -> 
             assert (expected, headers["x-request-id"]) == (status, body["request_id"])
         status, headers, body = await wire.ask(ask("bad", "/serve/e", "connection: close"))
         assert (200, "close", "BAD") == (status, headers["connection"], body["label"])
-        assert await wire.is_closed()
+        assert b"" == await wire.rest()
 
 
 async def test_many_clients_get_their_own_answers(serve: Serve) -> None:
