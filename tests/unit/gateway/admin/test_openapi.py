@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.words import text_bundle
+
 
 async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -> None:
     """As a newcomer reads `/docs`. FastAPI's 422 is no answer of any route."""
@@ -24,21 +26,10 @@ async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -
 
 async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(stack: Any) -> None:
     """They are texts that find faults, the shortest first."""
-    sample = {"samples": [{"body": {"text": "?"}}]}
-    stack.add_text_model("m1")
-    bundle = stack.folder / "with-sample"
-    _unzip(stack, "m1", bundle)
-    (bundle / "warmup.json").write_text(json.dumps(sample))
+    bundle = text_bundle(stack.folder / "bundle", max_position_embeddings=32)
+    (bundle / "warmup.json").write_text(json.dumps({"samples": [{"body": {"text": "?"}}]}))
     stack.add_package("m3", bundle)
     stack.deploy("e", "m3")
     await stack.served("e")
     operation = (await stack.client.get("/openapi.json")).json()["paths"]["/serve/e"]["post"]
     assert {"text": "I like this very much."} == operation["requestBody"]["content"]["application/json"]["example"]
-
-
-def _unzip(stack: Any, model_id: str, folder: Any) -> None:
-    import zipfile
-
-    folder.mkdir()
-    with zipfile.ZipFile(stack.folder / f"{model_id}.zip") as packed:
-        packed.extractall(folder)

@@ -24,17 +24,6 @@ _FOREIGN = (
 _PATHS = ("/", "/docs", "/openapi.json", "/v1/status", "/metrics", "/v2/models/e", "/v1/models", "/readyz")
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> pytest.MonkeyPatch:
-    """Variables of a gateway that `up` starts on loopback."""
-    for name, value in {
-        "CLEARML_SERVING_TASK_ID": "task", "TRITON_GATEWAY_STATE_DIR": str(tmp_path),
-        "TRITON_GATEWAY_LOCAL_NAMES": "Laptop", "TRITON_GATEWAY_LOG_FORMAT": "text",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    return monkeypatch
-
-
 def _request(host: str, path: str = "/serve/e", body: bytes = GOOD) -> bytes:
     head = f"host: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     return f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\n{head}".encode() + body
@@ -69,16 +58,17 @@ def test_names_of_this_machine_pass_and_no_others(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("ALLOW_ANONYMOUS", "true"), ("KEYS_FILE", "keys.json"), ("LOCAL_NAMES", None)]
-)
+    ("setting", "value", "is_local"),
+    [("PORT", "8080", True), ("ALLOW_ANONYMOUS", "true", False), ("KEYS_FILE", "keys.json", False),
+     ("LOCAL_NAMES", None, False)],
+)  # fmt: skip
 def test_a_gateway_behind_a_proxy_answers_to_every_name(
-    environment: pytest.MonkeyPatch, setting: str, value: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, setting: str, value: str | None, is_local: bool
 ) -> None:
     """One that says so, one whose callers have keys, and one that `up` did not start."""
-    evil = [(b"host", b"evil.example")]
-    assert not create_app()._gate.is_for_us(evil)
-    if value is None:
-        environment.delenv(f"TRITON_GATEWAY_{setting}")
-    else:
-        environment.setenv(f"TRITON_GATEWAY_{setting}", value)
-    assert create_app()._gate.is_for_us(evil)
+    found = {"STATE_DIR": str(tmp_path), "LOCAL_NAMES": "Laptop", "LOG_FORMAT": "text", setting: value}
+    monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "task")
+    for name, text in found.items():
+        if text is not None:
+            monkeypatch.setenv(f"TRITON_GATEWAY_{name}", text)
+    assert is_local != create_app()._gate.is_for_us([(b"host", b"evil.example")])
