@@ -235,17 +235,6 @@ class Exchange(Ask):
             raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
         return min(wanted, timeout)
 
-    def whole(self, route: Route) -> Call | None:
-        """See ``Ask.whole``."""
-        headers = self.by_name
-        if not self.is_whole or headers.get(b"content-encoding"):
-            return None
-        size = self.buffered()
-        if size > MAX_INLINE_BYTES or size > route.max_json:
-            return None
-        self.hold(size)
-        return route.parse(self._take(), headers)
-
     async def read(self, route: Route) -> Call:
         """See ``Ask.read``: a large body is parsed in a thread."""
         headers = self.by_name

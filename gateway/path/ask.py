@@ -91,11 +91,6 @@ class Ask(Trace, Permit, Driven):
             access.check_once(name for name, _ in self.headers)
         return access.caller_of(self.by_name, self.names, is_read=is_read)
 
-    def whole(self, route: Route) -> Call | None:
-        """Return the call if its body is here and can be parsed at once. Raises ``GatewayError``."""
-        del route
-        return None
-
     async def read(self, route: Route) -> Call:
         """Return the call once its body has arrived. Raises ``GatewayError``."""
         raise NotImplementedError

@@ -117,11 +117,9 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
     plane.admission.enter(ask, path, flow)
     if access is not None:
         await _charge(ask, access, headers.get(b"content-length", b""))
-    ask.call = call = ask.whole(route)
-    if call is None:
-        plane.deadlines.watch(ask, ask.timeout)
-        ask.call = call = await ask.read(route)
-        ask.ready_ns = perf_counter_ns()
+    plane.deadlines.watch(ask, ask.timeout)
+    ask.call = call = await ask.read(route)
+    ask.ready_ns = perf_counter_ns()
     ask.body_bytes = ask.held_bytes
     if isinstance(ask.quota, Quota):  # a body may be announced as smaller or not at all, or be packed
         ask.charged = ask.quota.grow(ask.charged, ask.held_bytes)
