@@ -35,7 +35,7 @@ OUTSIDE: Final = (
     "gateway/control/test_reconcile.py", "gateway/control/test_reports.py",
     "gateway/control/test_threads.py", "gateway/control/test_validate.py", "gateway/grpc/test_limits.py",
     "gateway/grpc/test_server.py", "gateway/handlers/test_generation.py", "gateway/handlers/test_hook.py",
-    "gateway/handlers/test_text.py", "gateway/hooks/test_answers.py", "gateway/hooks/test_engines.py",
+    "gateway/handlers/test_text.py", "gateway/hooks/test_engines.py",
 "gateway/hooks/test_hooks.py", "gateway/hooks/test_json_form.py",
     "gateway/hooks/test_on_demand.py", "gateway/hooks/test_processes.py", "gateway/http/test_access.py",
     "gateway/http/test_certificates.py", "gateway/http/test_forms.py",

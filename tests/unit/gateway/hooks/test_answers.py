@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import HookFailed
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.process import HookProcess, PendingCall
-from gateway.hooks.wire import pack
+from gateway.hooks.wire import FrameReader, pack
 
 OWNER: Any = SimpleNamespace(
     name="h", is_async=False, dispatch_waiting=lambda: None, process_ended=lambda *_: None, answer_call=lambda *_: None
@@ -51,7 +53,22 @@ WRONG = (
     answer("response", b"", status=200, headers=[["x-\u20ac", "b"]]), pack({"k": "call", "id": 1}),
     pack({"k": "call", "id": "x", "endpoint": 1}), pack({"id": 1}), pack({"k": "done"}),
     pack({"k": "done", "id": 1, "broken": {"a": 1}}),
+    # lengths for which the reader does not wait, and heads that are no objects
+    *(lengths + b"\0" * 8 for lengths in (b"\xff" * 8, b"\0\0\0\0\xff\xff\xff\x7f", b"\xff\xff\xff\x7f\0\0\0\0")),
+    *(len(head).to_bytes(4, "little") + b"\0\0\0\0" + head for head in (b"[]", b"null", b"{", b"\xff", b"[" * 2000)),
 )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(-9, 9), max_size=3), st.binary()), max_size=5),
+    st.integers(1, 40),
+)
+def test_frames_are_read_from_any_pieces_of_the_stream(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
+    """The stream may be cut anywhere."""
+    stream = b"".join(pack(head, payload) for head, payload in frames)
+    reader = FrameReader()
+    found = [f for i in range(0, len(stream), step) for f in reader.feed(stream[i : i + step])]
+    assert frames == found
 
 
 @pytest.mark.parametrize("frame", WHOLE)

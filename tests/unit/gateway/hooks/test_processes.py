@@ -20,7 +20,7 @@ from tests.waiting import LIMIT_S, soon, until
 ROOT = Path(__file__).parents[4]
 
 HOOK = """
-import os, socket, sys, threading, time
+import os, socket, sys, time
 class Preprocess:
     def preprocess(self, body, state, collect_custom_statistics_fn=None):
         state["n"] = body.get("n")
@@ -31,7 +31,6 @@ class Preprocess:
         if do == "spin":
             while True: pass
         if do == "_exit": os._exit(3)
-        if do == "sys.exit": sys.exit(1)
         if do == "segfault":
             import ctypes
             ctypes.string_at(0)
@@ -56,8 +55,6 @@ class Preprocess:
                 try: os.write(fd, b"\\xff" * 64)
                 except OSError: pass
             time.sleep(100)
-        if do == "threads":
-            threading.Thread(target=time.sleep, args=(100,)).start()
         return {"n": state["n"], "pid": os.getpid()}
 """
 
@@ -90,7 +87,6 @@ async def answered(stack: Any, body: Any) -> Any:
     ("do", "status", "said"),
     [
         ("_exit", 500, "exited with code 3"),
-        pytest.param("sys.exit", 500, "SystemExit", marks=pytest.mark.long),
         ("segfault", 500, "SIGSEGV"),
         ("leak", 500, "emory"),
         pytest.param("close", 504, "deadline_exceeded", marks=pytest.mark.long),
@@ -99,7 +95,6 @@ async def answered(stack: Any, body: Any) -> Any:
         ("spin", 504, "deadline_exceeded"),
         ("fork", 200, ""),
         ("fork and exit", 500, "exited with code 3"),
-        pytest.param("threads", 200, "", marks=pytest.mark.long),
     ],
 )
 async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
