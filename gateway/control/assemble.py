@@ -277,7 +277,7 @@ class Assembler:
     async def _ready(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
-        asked, times_refused, known_at = 0.0, 0, -1.0
+        asked, known_at = 0.0, -1.0
         self._asking += 1
         try:
             while not await backend.is_ready(model):
@@ -287,9 +287,8 @@ class Assembler:
                     asked = now
                     missing = await self._reports.why_missing(model)
                     known_at = missing.at if known_at < 0 else known_at
-                    # A report that was there at first, and a single refusal, may come from an attempt that is repeated.
-                    times_refused += missing.is_final and missing.at != known_at
-                    if missing.is_final and times_refused > 1:
+                    # A report that was there at first may come from an attempt that is repeated.
+                    if missing.is_final and missing.at != known_at:
                         raise SpecFault(missing.reason, hint="fix it and register it again")
                     reason = missing.reason or await backend.why_not_ready(model)
                     progress("Loaded", reason)

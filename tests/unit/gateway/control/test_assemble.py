@@ -154,6 +154,7 @@ def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
     faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
     assert {"e/1": "no model"} == refusals(faults)
     plan = compile_spec(decode(registry.task()), default_triton="t:8001")
+    assert {"canary c", "canary bad"} <= {fault.subject for fault in plan.faults}
     pending = {"e/1": Version("e/1", plan.endpoints["e/1"], 0.0)}
     found = cast("dict[str, Version]", assemble_snapshot(plan, {}, pending, Snapshot()).pending)
     assert found["c"] is pending["e/1"]

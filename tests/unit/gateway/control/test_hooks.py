@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gateway.control import validate
@@ -15,17 +15,10 @@ from tests.waiting import LIMIT_S
 HOOK = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {}\n"
 
 
-def hook_processes() -> set[int]:
-    """Return the running hook processes of this process."""
-    found = set()
-    for process in Path("/proc").iterdir():
-        try:
-            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) == os.getpid() and b"gateway.hooks.child" in (process / "cmdline").read_bytes():
-                found.add(int(process.name))
-        except (OSError, IndexError, ValueError):
-            continue
-    return found
+def hook_processes() -> list[int]:
+    """Return the ids of the running hook processes of this process."""
+    found = [one.info for one in psutil.process_iter(["pid", "ppid", "cmdline"]) if one.info["ppid"] == os.getpid()]
+    return [one["pid"] for one in found if "gateway.hooks.child" in " ".join(one["cmdline"] or ())]
 
 
 async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_process(

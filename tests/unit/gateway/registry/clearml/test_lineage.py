@@ -81,8 +81,14 @@ def test_unreadable_sources_are_reported() -> None:
         lineage_of(Source({}), "other")
 
 
-def test_a_web_application_whose_address_cannot_be_told_is_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("app", "link"),
+    [({"return_value": "http://web/"}, "http://web/projects/p/models/m/general"), ({"side_effect": ValueError()}, "")],
+)
+def test_models_are_linked_if_the_web_application_is_known(
+    monkeypatch: pytest.MonkeyPatch, app: dict[str, Any], link: str
+) -> None:
     """The SDK knows it from some forms of the API's address only, or from CLEARML_WEB_HOST."""
     registry = ClearMLRegistry("t")
-    monkeypatch.setattr(registry, "_session", Mock(**{"get_app_server_host.side_effect": ValueError("not detected")}))
-    assert "" == registry.link("model", "p", "m")
+    monkeypatch.setattr(registry, "_session", Mock(get_app_server_host=Mock(**app)))
+    assert link == registry.link("model", "p", "m")
