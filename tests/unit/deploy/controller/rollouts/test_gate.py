@@ -272,6 +272,7 @@ def test_latency_is_compared_where_stable_is_and_as_much_more_often_as_its_histo
     seen = [Counts(timed=n, slower={0.01: n // 2, 0.02: n // 10, 0.04: n // 100}) for n in (199, 1000)]
     few, found = (wagers.bounds(one, 1.1) for one in seen)
     assert ((), [0.01, 0.02, 0.02, 0.04]) == (few, [at.seconds for at in found])
+    assert () == wagers.bounds(Counts(timed=1000, slower={0.01: 1000, 0.02: 0}), 1.1), "all were in one bucket"
     assert pytest.approx(1.2, abs=0.001) == found[0].allowed
 
 
