@@ -322,7 +322,9 @@ class RpcAsk(Ask):
     @property
     def names(self) -> Names:
         """See ``Ask.names``."""
-        return _names_of(self._context)
+        identity = self._context.auth_context() or {}
+        parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
+        return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
 
     def check(self, timeout: float) -> float:
         """See ``Ask.check``."""
@@ -352,7 +354,9 @@ class RpcAsk(Ask):
     def respond(self, reply: Any) -> None:
         """See ``Ask.respond``."""
         self.response = reply
-        self._context.set_trailing_metadata(_trailing_metadata(self))
+        own = self.with_version.headers if self.with_version is not None else ()
+        lines = [(name.decode(), value.decode("latin-1")) for name, value in (*labels(self), *own)]
+        self._context.set_trailing_metadata(tuple(lines))
 
     def refuse(self, error: GatewayError, route: Route) -> None:
         """See ``Ask.refuse``."""
@@ -466,17 +470,6 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
     return response
 
 
-def _trailing_metadata(ask: Ask) -> tuple[tuple[str, str], ...]:
-    headers = ask.with_version.headers if ask.with_version is not None else ()
-    return tuple((name.decode(), value.decode("latin-1")) for name, value in (*labels(ask), *headers))
-
-
-def _names_of(context: Any) -> Names:
-    identity = context.auth_context() or {}
-    parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
-    return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
-
-
 def _parse_message(raw: bytes, kind: Any) -> Any:
     try:
         return kind.FromString(raw)
@@ -491,9 +484,7 @@ def _refuse(context: Any, error: GatewayError) -> None:
     variables of the method, in memory for ever, because the garbage collector does not see references inside gRPC.
     """
     trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
-    is_theirs = error.status < 500
-    context.set_code(
-        _CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT if is_theirs else grpc.StatusCode.INTERNAL)
-    )
+    other = grpc.StatusCode.INVALID_ARGUMENT if error.status < 500 else grpc.StatusCode.INTERNAL
+    context.set_code(_CODES.get(error.status, other))
     context.set_details(error.sentence)
     context.set_trailing_metadata(trailing)

@@ -12,10 +12,14 @@ import pytest
 
 from gateway.handlers.cache import size_of
 from gateway.http.exchange import Exchange
+from gateway.http.problems import problem
+from gateway.path.call import Route
+from gateway.path.serve import serve as serving
 from tests.core_client import in_memory
 from tests.unit.gateway.conftest import answering
 from tests.unit.gateway.http.serving import Serve, post
-from tests.waiting import LIMIT_S, soon
+from tests.unit.gateway.path.asks import Echo, Plane
+from tests.waiting import soon
 
 HOOK = answering("{'says': %r}") + "    def unload(self):\n        self.process = None\n"
 
@@ -104,25 +108,19 @@ async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
 
 
-async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serve) -> None:
+@pytest.mark.parametrize("end", ["resume_writing", "connection_lost"])
+async def test_a_permit_is_held_until_the_client_has_read_its_answer(end: str) -> None:
     """Unread answers take memory too, so they count until the client reads or leaves."""
-    async with serve() as port:
-        stack = port.stack
-        stack.add_hook("h", answering("'x' * (40 << 20)"))
-        await stack.served("e", "h")
-        permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["h"]
-        reader, leaver = await port.connect(), await port.connect()
-        for wire in (reader, leaver):
-            wire.send(post(b'{"x": 1}', "/serve/h"))
-        (status, headers), (other, _) = [await wire.head() for wire in (reader, leaver)]
-        assert (200, 200) == (status, other)
-        await asyncio.sleep(0.1)  # for what must not happen there is nothing else to wait for
-        assert (2, 2) == (permits.in_flight, endpoint._leases)
-        leaver.abort()
-        await stack.until(lambda: permits.in_flight == 1)
-        async with asyncio.timeout(LIMIT_S):
-            await reader._reader.readexactly(int(headers["content-length"]))
-        await stack.until(lambda: (0, 0) == (permits.in_flight, endpoint._leases))
+    made = Plane("e", max_bytes=1 << 20)
+    endpoint: Any = made.endpoints["e"]
+    endpoint.handler._begin = lambda job: job.answered("yes")
+    route = Route(lambda _raw, _headers: Echo("e"), problem)
+    ear, connection = in_memory(lambda exchange: serving(exchange, route, made.plane))
+    connection.pause_writing()
+    connection.data_received(post())
+    assert (True, 1, 0) == (ear.heard.startswith(b"HTTP/1.1 200"), made.permits.in_flight, endpoint.released)
+    getattr(connection, end)(*[None] * (end == "connection_lost"))
+    assert (0, 1) == (made.permits.in_flight, endpoint.released)
 
 
 async def test_the_response_cache_keeps_its_limit_on_bytes(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:

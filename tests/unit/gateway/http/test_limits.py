@@ -140,16 +140,20 @@ async def test_idle_connections_end_after_keep_alive() -> None:
     assert ear.is_closed
 
 
-async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:
+@pytest.mark.looptime
+@pytest.mark.parametrize(("reads_in_time", "ended"), [(True, []), (False, ["not_read"])])
+async def test_a_client_that_does_not_read_is_disconnected(reads_in_time: bool, ended: list[str]) -> None:
     """After a while, because its answers pile up."""
-    async with serve(keep_alive="200ms", request_timeout="400ms") as served:
-        wire = await served.connect()
-        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
-        connections = served.stack.gateway.connections.open
-        await served.stack.until(lambda: len(connections) == 1)
-        for _ in range(400):
-            wire.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
-        await served.stack.until(lambda: not connections)
+    found: list[str] = []
+    ear, connection = in_memory(ok, Connections(body_timeout=5, count=found.append))
+    connection.data_received(post())
+    connection.pause_writing()
+    await asyncio.sleep(4.9)
+    assert not ear.is_closed
+    if reads_in_time:
+        connection.resume_writing()
+    await asyncio.sleep(0.2)
+    assert (not reads_in_time, ended) == (ear.is_closed, found)
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
