@@ -52,12 +52,12 @@ class Report:
     loading_s: float
     note: str = ""
 
-    def content(self, *, is_plain: bool) -> bytes:
-        """Return the answer as a gateway sends it, or indented JSON if ``is_plain`` is False."""
+    def content(self) -> bytes:
+        """Return the answer: bytes as a gateway sends them, else indented JSON."""
         body = getattr(self.answer, "body", self.answer)
         if isinstance(body, bytes):
             return body
-        return to_json(body, orjson.OPT_APPEND_NEWLINE | (0 if is_plain else orjson.OPT_INDENT_2))
+        return to_json(body, orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2)
 
 
 class HookFault(Exception):

@@ -71,7 +71,7 @@ class KeyStore:
         except callers.BadKeys as error:
             raise DeployError(f"the keys in {self} cannot be used: {error}") from error
         except OSError as error:
-            raise DeployError(f"{error.filename}: {error.strerror}") from error
+            raise DeployError(f"{error.filename or self}: {error.strerror}") from error
 
 
 class KeyFileStore(KeyStore):
@@ -177,12 +177,6 @@ def _replace(path: Path, text: str) -> None:
     path = path.resolve()  # a symbolic link stays a link
     if not path.exists():
         durable.replace(path, text)
-        return
-    was = path.stat()
-    try:
+    else:
+        was = path.stat()
         durable.replace(path, text, mode=was.st_mode & 0o777, owner=(was.st_uid, was.st_gid))
-    except PermissionError:
-        raise DeployError(
-            f"{path} belongs to another user, who could not read the new file, or its folder cannot be written",
-            hint="run this command as that user",
-        ) from None

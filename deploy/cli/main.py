@@ -11,6 +11,7 @@ import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -52,8 +53,8 @@ EXTRAS = {"controlplane": "controlplane", "triton": "triton", "up": "laptop", "d
 _OURS = ("deploy", "gateway", "preprocessing")
 
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS)
-"""A full disk, or a file of somebody else: nothing to report to us."""
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
+"""A full disk, or a file of somebody else, or in the way: nothing to report to us."""
 
 
 class _LazyGroup(click.Group):
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _FAILED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
-            return _fail(_unexpected(error), _FAILED)
+            return _unexpected()
         given = sys.argv[1:] if argv is None else argv
         extra = next((EXTRAS[word] for word in given if word in EXTRAS), "")
         remedy = f'".[{extra}]"`' if extra else ".` again: it, or one of the extras in pyproject.toml, brings it"
@@ -125,10 +126,10 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _fail(f"the Python package {name} is not installed; run `pip install {remedy}", _FAILED)
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
-            return _fail(_unexpected(error), _FAILED)
+            return _unexpected()
         return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}", _FAILED)
-    except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
-        return _fail(_unexpected(error), _FAILED)
+    except Exception:  # noqa: BLE001 - the outermost boundary: the exit code is ours
+        return _unexpected()
     return result if isinstance(result, int) else 0
 
 
@@ -138,19 +139,9 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-def _unexpected(error: BaseException) -> str:
-    import tempfile
-    import traceback
-
-    said = f"unexpected error, please report it: {type(error).__name__}: {error}"
-    details = f"{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="triton-gateway-", suffix=".log")
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(details)
-    except OSError as failure:
-        return f"{said} (no details: they cannot be written: {failure.strerror}; set TMPDIR to another folder)"
-    return f"{said} (details: {path})"
+def _unexpected() -> int:
+    traceback.print_exc()
+    return _fail("unexpected error, please report it with the lines above", _FAILED)
 
 
 if __name__ == "__main__":

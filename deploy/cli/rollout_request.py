@@ -32,6 +32,44 @@ class Progress:
     decisions: tuple[Decision, ...] = ()
     problem: str = ""
 
+    def topic(self) -> str:
+        """Return what changes when there is something new to say."""
+        one = self.rollout
+        return self.problem if one is None else f"{one.weight} {one.state} {bool(self.problem)}"
+
+    def in_words(self) -> str:
+        """Return it as a line."""
+        if self.rollout is None:
+            return self.problem
+        one = self.rollout
+        state = self.problem or f"{one.state}: {one.why or 'nothing is counted yet'}"
+        return f"{one.weight:g} % {one.phase}, {state} (evidence {number(one.gate.evidence)})"
+
+
+def number(evidence: float) -> str:
+    """Write evidence as people write numbers: 0.854, 7.3, 793, 12,345,678."""
+    return f"{evidence:.3g}" if evidence < 100 else f"{evidence:,.0f}"
+
+
+def runs(store: RegistryWriter, endpoint: str, to: str | None) -> bool:
+    """Return whether a rollout of ``endpoint`` to version ``to`` runs; None: to any version.
+
+    Raises ``DeployError`` if another one runs, or none that could be followed.
+    """
+    running = record.read(store.task(), endpoint)
+    is_running = running is not None and not running.is_over
+    if running is not None and is_running and to is not None and running.canary != store.spec().url_of(endpoint, to):
+        raise DeployError(
+            f"another rollout of {endpoint}, to {running.canary}, is {running.phase}",
+            hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
+        )
+    if not is_running and to is None:
+        raise DeployError(
+            f"no rollout of {endpoint} runs",
+            hint=f"start one: `triton-gateway canary run --endpoint {endpoint} --to VERSION`",
+        )
+    return is_running
+
 
 def ask(
     store: RegistryWriter, endpoint: str, wanted: Request, *, clock: Callable[[], float] = time.time

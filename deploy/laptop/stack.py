@@ -26,7 +26,7 @@ from deploy.laptop.registry_process import is_there
 from deploy.laptop.state_dir import StateDir, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
-from deploy.tools.clearml_serving import LEADS_ELSEWHERE, ClearMLServing, isolated
+from deploy.tools.clearml_serving import LEADS_ELSEWHERE, ClearMLServing
 from deploy.tools.errors import DeployError
 from deploy.tools.proxies import NAMES, except_loopback
 from deploy.tools.terminal import Terminal
@@ -235,13 +235,16 @@ class Stack:
         environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
         environ.setdefault("TRITON_GATEWAY_POLL_FREQUENCY", environ.get("CLEARML_SERVING_POLL_FREQ") or "2s")
-        environ = isolated(
-            environ,
-            cache=state.root / "cache" / "home",
-            scratch=state.scratch,
-            config_file=state.root / "clearml.conf" if is_embedded else None,
-        )
-        if is_embedded:
+        # The SDK writes only into our folder. ONNX Runtime keeps a device id and an event store in its cache.
+        cache = state.root / "cache" / "home"
+        environ |= {
+            "CLEARML_CACHE_DIR": str(cache / "clearml"), "XDG_CACHE_HOME": str(cache), "TMPDIR": str(state.scratch),
+            "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1", "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        if is_embedded:  # nothing is left that names another server, or leads away from ours
+            kept = environ.keys() - LEADS_ELSEWHERE
+            environ = {name: environ[name] for name in kept if not name.startswith(("CLEARML_API_", "TRAINS_"))}
+            environ["CLEARML_CONFIG_FILE"] = str(state.root / "clearml.conf")
             credentials = Credentials.load_or_create(state.controlplane)
             environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
         return environ

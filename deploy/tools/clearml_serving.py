@@ -40,31 +40,6 @@ LEADS_ELSEWHERE: Final = (
 models; the Task that an agent runs; or no server at all. The SDK takes an empty variable for one that is not set."""
 
 
-def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_file: Path | None) -> dict[str, str]:
-    """Return an environment in which the SDK writes only into our folders and reads no other configuration.
-
-    ``config_file`` None: the user's ``clearml.conf`` is used, for a real ClearML server. Otherwise no variable that
-    names a server, or leads away from one, is left.
-    """
-    kept = {
-        name: value for name, value in environ.items()
-        if config_file is None
-        or (name not in LEADS_ELSEWHERE and not name.startswith(("CLEARML_API_", "TRAINS_")))
-    }  # fmt: skip
-    variables = {
-        **kept,
-        "CLEARML_CACHE_DIR": str(cache / "clearml"),
-        "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
-        "TMPDIR": str(scratch),
-        # ONNX Runtime keeps a device id and an event store here, otherwise in the home directory
-        "XDG_CACHE_HOME": str(cache),
-        "PYTHONUNBUFFERED": "1",
-    }
-    if config_file is not None:
-        variables["CLEARML_CONFIG_FILE"] = str(config_file)
-    return variables
-
-
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An input or output in the form of the stock CLI: numpy's name of the type, the whole shape, -1 for any size."""
@@ -120,7 +95,7 @@ class ClearMLServing:
         """
         if util.find_spec("clearml_serving") is None:
             raise DeployError("clearml-serving is not installed", hint='run `pip install ".[cli]"`')
-        shown = f"clearml-serving {' '.join(_shown(arguments))}"
+        shown = f"clearml-serving {' '.join(arguments)}"[:200]
         argv = [sys.executable, "-P", *PROGRAM, *arguments]
         code, output = await processes.output_of(argv, env=self.env, log=self.log, timeout=self.timeout)
         if code is None:
@@ -133,7 +108,3 @@ class ClearMLServing:
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
             raise DeployError(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")
         return output
-
-
-def _shown(arguments: Sequence[str]) -> list[str]:
-    return [argument if len(argument) < 40 else f"{argument[:18]}…{argument[-18:]}" for argument in arguments]

@@ -2,7 +2,7 @@
 
 Code under ``deploy`` raises ``DeployError``; code of the gateway that it uses (the registry, Triton,
 the serving Task) raises ``GatewayError``. Both have a message and a hint. Only ``cli/main.py`` turns them into one
-line on stderr and an exit code. Any other exception is a bug of ours and gets a log file.
+line on stderr and an exit code. Any other exception is a bug of ours and is shown with its traceback.
 """
 
 from __future__ import annotations

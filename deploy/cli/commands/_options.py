@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import _thread
 import functools
 import os
 import signal
@@ -204,23 +204,10 @@ def names_state_dir() -> bool:
 def stop_on_signal() -> threading.Event:
     """Return an event that Ctrl-C and SIGTERM set instead of ending the process.
 
-    The handler only writes into a pipe, and a thread sets the event. Otherwise a signal that arrives while the main
-    thread or another handler holds the event's lock would deadlock (a part of `up` gets two signals when its parent is
-    killed).
+    A thread sets it. Otherwise a signal that arrives while the main thread or another handler holds the event's lock
+    would deadlock (a part of `up` gets two signals when its parent is killed). `threading.Thread` has a lock, too.
     """
     stop = threading.Event()
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-
-    def asked(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):  # the pipe is full: thousands of signals are pending
-            os.write(write, b"!")
-
-    def wait() -> None:
-        os.read(read, 1)
-        stop.set()
-
-    threading.Thread(target=wait, name="signals", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked)
+        signal.signal(number, lambda *_: _thread.start_new_thread(stop.set, ()))
     return stop

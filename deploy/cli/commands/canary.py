@@ -6,35 +6,26 @@ import json
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
-from deploy.cli import until_live
-from deploy.cli.commands._options import (
-    DURATION,
-    OpenRegistry,
-    gateways_options,
-    registry_options,
-    stop_on_signal,
-    who,
-)
+from deploy.cli import new_rollout, rollout_request, until_live
+from deploy.cli.commands import shadow
+from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options, stop_on_signal, who
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import Request
+from deploy.controller.rollouts.steps import Decision, Rollout
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from deploy.cli.rollout_request import Progress
-    from deploy.controller.rollouts.record import Request
-    from deploy.controller.rollouts.steps import Decision, Rollout
-    from gateway.registry import RegistryWriter
+from gateway import preview
+from gateway.registry import RegistryWriter
 
 _ENDPOINT = click.option(
-    "--endpoint",
-    required=True,
+    "--endpoint", required=True,
     help="Name of the endpoint, e.g. `sentiment` (its versions are `sentiment/1`, `sentiment/2`).",
-)
+)  # fmt: skip
 
 
 @click.group(name="canary")
@@ -60,9 +51,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
     a gateway could not use are refused and change nothing.
     """
-    from deploy.controller.rollouts import record
-    from gateway import preview
-
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
@@ -85,12 +73,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @_ENDPOINT
 @click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to follow a rollout that runs already.")
 @click.option("--from", "from_", help="The stable version.  [default: the one that answers most requests now]")
-@click.option(
-    "--steps",
-    default="1,5,25,50,100",
-    show_default=True,
-    help="The canary's share of the requests at each step, in percent.",
-)
+@click.option("--steps", default="1,5,25,50,100", show_default=True,
+              help="The canary's share of the requests at each step, in percent.")  # fmt: skip
 @click.option(
     "--min-requests", default=200, show_default=True, type=click.IntRange(1),
     help="Number of requests that each step compares at least, of the canary and of the stable version.",
@@ -137,29 +121,13 @@ def run(
 
     The exit code is 0 if the version was promoted, 3 if it ended otherwise, 130 if you interrupted it.
     """
-    from deploy.cli import new_rollout, rollout_request
-    from deploy.controller.rollouts import record
-
     endpoint = endpoint.strip("/")
     store = open_registry()
-    running = record.read(store.task(), endpoint)
-    running = None if running is None or running.is_over else running
     wanted = None
-    if to is not None:
-        if running is None:
-            fresh = new_rollout.planned(store.spec(), endpoint, to, from_, _served(gateways), **given)
-            wanted = record.Request(uuid.uuid4().hex, "run", who(), fresh)
-            rollout_request.ask(store, endpoint, wanted)
-        elif running.canary != store.spec().url_of(endpoint, to):
-            raise DeployError(
-                f"another rollout of {endpoint}, to {running.canary}, is {running.phase}",
-                hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
-            )
-    elif running is None:
-        raise DeployError(
-            f"no rollout of {endpoint} runs",
-            hint=f"start one: `triton-gateway canary run --endpoint {endpoint} --to VERSION`",
-        )
+    if not rollout_request.runs(store, endpoint, to):
+        fresh = new_rollout.planned(store.spec(), endpoint, str(to), from_, _served(gateways), **given)
+        wanted = Request(uuid.uuid4().hex, "run", who(), fresh)
+        rollout_request.ask(store, endpoint, wanted)
     return _follow(store, endpoint, wanted)
 
 
@@ -176,31 +144,24 @@ def _served(gateways: Sequence[str]) -> list[Mapping[str, Any]]:
 
 def _follow(store: RegistryWriter, endpoint: str, wanted: Request | None) -> int:
     """Show the progress of a rollout until it ends, or until the person interrupts; return the exit code."""
-    from deploy.cli import rollout_request
-
     terminal, stop, rollout = Terminal(sys.stderr), stop_on_signal(), None
     for progress in rollout_request.followed(store, endpoint, wanted, stop.wait):
         rollout = progress.rollout
         for decision in progress.decisions:
             _print_decision(decision)
         if rollout is None or not rollout.is_over:
-            terminal.live(_described(progress), topic=_topic(progress))
-    if rollout is not None and rollout.is_over:
-        if rollout.phase == "refused":
-            raise DeployError(rollout.why)
-        if back := rollout.way_back:
-            click.echo(f"the way back: {back}")
-        return 0 if rollout.phase == "promoted" else 3
-    if rollout is None:
-        left = "no controller has begun the rollout yet; the next one does. To withdraw it"
-    else:
-        guard = rollout_request.unguarded(rollout, time.time()) or f"the controller {rollout.guard} carries it out"
-        left = f"the rollout goes on, {rollout.canary} has {rollout.weight:g} %; {guard}. To stop it"
-    click.echo(
-        f"interrupted here: {left}: triton-gateway canary abort --endpoint {endpoint}. To follow it again: "
-        f"triton-gateway canary run --endpoint {endpoint}", err=True,
-    )  # fmt: skip
-    return 130
+            terminal.live(progress.in_words(), topic=progress.topic())
+    if rollout is None or not rollout.is_over:
+        click.echo(
+            f"interrupted here; a controller carries the rollout on: triton-gateway canary status --endpoint {endpoint}"
+            " shows it, `run` follows it again, `abort` ends it", err=True,
+        )  # fmt: skip
+        return 130
+    if rollout.phase == "refused":
+        raise DeployError(rollout.why)
+    if back := rollout.way_back:
+        click.echo(f"the way back: {back}")
+    return 0 if rollout.phase == "promoted" else 3
 
 
 @command.command(name="status")
@@ -209,8 +170,6 @@ def _follow(store: RegistryWriter, endpoint: str, wanted: Request | None) -> int
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show all rollouts and who guards them. With --endpoint, also show every decision; --json has its evidence."""
-    from deploy.controller.rollouts import record
-
     now, task = time.time(), open_registry().task()
     found = [
         one for name, one in record.rollouts(task).items() if endpoint is None or name == endpoint.strip("/")
@@ -221,7 +180,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
         ], indent=2))  # fmt: skip
         return 0
     rows = [[one.endpoint, one.canary, one.stable, f"{one.weight:g} %", one.phase, one.state,
-             _number(one.gate.evidence), _guard(one, now), one.why] for one in found]  # fmt: skip
+             rollout_request.number(one.gate.evidence), _guard(one, now), one.why] for one in found]  # fmt: skip
     heads = ["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "GUARD", "WHY"]
     for line in table(heads, rows) if rows else ["no rollout" if endpoint is None else f"no rollout of {endpoint}"]:
         click.echo(line)
@@ -247,14 +206,12 @@ def _order(name: str, what: str) -> None:
     @_ENDPOINT
     @registry_options
     def order(endpoint: str, open_registry: OpenRegistry) -> int:
-        from deploy.cli.rollout_request import NOBODY, carried_out
-        from deploy.controller.rollouts.record import Request
-
         endpoint = endpoint.strip("/")
         wanted = Request(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # both names are commands
-        rollout = carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
+        rollout = rollout_request.carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
         if rollout is None:
-            click.echo(f"{endpoint}: {NOBODY}. The canary has weight 0 now; its record ends when a controller runs")
+            nobody = rollout_request.NOBODY
+            click.echo(f"{endpoint}: {nobody}. The canary has weight 0 now; its record ends when a controller runs")
         else:
             click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
@@ -265,51 +222,7 @@ def _order(name: str, what: str) -> None:
 _order("promote", "Promote the canary: send all requests to it now, without waiting for evidence.")
 _order("abort", "Abort a rollout: send all requests back to the stable version now.")
 
-
-@command.command(name="shadow")
-@click.option(
-    "--endpoint", required=True,
-    help="Endpoint whose requests are copied: all versions (`sentiment`) or one version (`sentiment/1`).",
-)  # fmt: skip
-@click.option("--to", "to", help="Version that answers the copies, e.g. `2`.")
-@click.option("--percent", type=float, help="Share of the requests to copy, in percent: above 0 and up to 100.")
-@click.option(
-    "--tolerance", type=float, default=0.1, show_default=True,
-    help="How far apart two numbers may be for answers to agree: an absolute difference, for numbers above 1 a "
-    "relative one. Text and labels must be equal. 1: embeddings are compared by which texts they place near each "
-    "other.",
-)  # fmt: skip
-@click.option("--off", is_flag=True, help="Stop the shadow traffic.")
-@registry_options
-def shadow(
-    endpoint: str, to: str | None, percent: float | None, tolerance: float, off: bool,
-    open_registry: OpenRegistry,
-) -> int:  # fmt: skip
-    """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
-
-    Callers never see these answers and do not wait for them. Under load the copies are dropped first.
-    `gateway_shadow_requests_total` counts how many answers agree.
-
-    \b
-    Examples:
-      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
-      triton-gateway canary shadow --endpoint sentiment --off
-    """
-    from deploy.controller.rollouts import record
-
-    endpoint = endpoint.strip("/")
-    store = open_registry()
-    serving = store.spec()
-    if off:
-        store.write({}, [record.shadow(endpoint, None, who())])
-        click.echo(f"{endpoint}: nothing is mirrored")
-        return 0
-    if to is None or percent is None:
-        raise DeployError("give --to and --percent, or --off", hint="`triton-gateway status` shows what is mirrored")
-    target = serving.url_of(endpoint, to)
-    store.write({}, [record.shadow_of(serving, endpoint, target, percent, tolerance, who())])
-    click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
-    return 0
+command.add_command(shadow.command)
 
 
 def _pair(text: str) -> tuple[str, float]:
@@ -325,21 +238,3 @@ def _pair(text: str) -> tuple[str, float]:
 def _print_decision(one: Decision) -> None:
     clock = time.strftime("%H:%M:%S", time.localtime(one.at))
     click.echo(f"{clock}  {one.weight:5g} %  {one.what}: {one.why}")
-
-
-def _topic(progress: Progress) -> str:
-    one = progress.rollout
-    return progress.problem if one is None else f"{one.weight} {one.state} {bool(progress.problem)}"
-
-
-def _described(progress: Progress) -> str:
-    if progress.rollout is None:
-        return progress.problem
-    rollout = progress.rollout
-    state = progress.problem or f"{rollout.state}: {rollout.why or 'nothing is counted yet'}"
-    return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
-
-
-def _number(evidence: float) -> str:
-    """Write evidence as people write numbers: 0.854, 7.3, 793, 12,345,678."""
-    return f"{evidence:.3g}" if evidence < 100 else f"{evidence:,.0f}"

@@ -7,6 +7,7 @@ import time
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
+from deploy.controller import default_versions
 from deploy.tools.errors import DeployError
 
 
@@ -25,8 +26,6 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
       triton-gateway default faq
       triton-gateway default faq 2
     """
-    from deploy.controller import default_versions
-
     endpoint = endpoint.strip("/")
     store = open_registry()
     serving = store.spec()

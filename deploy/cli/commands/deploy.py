@@ -73,10 +73,11 @@ def command(
         terminal.say(f"ClearML server: {store.server}")
         home = state.root / "bundles" if has_up else Path("optimized")
         name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
-        wanted = deploying.Wanted(
-            given, wanted_name, version, home.absolute(), gateway, project, name, trusts_code=trusts_code
-        )
-        deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ)).run()
+        deploying.Deployment(
+            given=given, endpoint=wanted_name, version=version, output=home.absolute(), gateway=gateway,
+            project=project, name=name, trusts_code=trusts_code, store=store, screen=terminal, tell=click.echo,
+            environ=dict(os.environ),
+        ).run()  # fmt: skip
     except KeyboardInterrupt:
         terminal.say("stopped")
         raise

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from deploy.cli.commands._options import DURATION, OpenRegistry, registry_options
-
-if TYPE_CHECKING:
-    from deploy.controller.history.changes import Entry
-    from deploy.controller.history.recorder import History
+from deploy.controller.history import changes, recorder
+from deploy.controller.history.changes import Entry
+from deploy.controller.history.recorder import History
 
 
 @click.command(name="history")
@@ -42,8 +41,6 @@ def command(endpoint: str | None, since: float | None, as_json: bool, open_regis
       triton-gateway history --endpoint sentiment --since 48h
       triton-gateway history --json | jq -c '.entries[] | select(.kind == "canary") | [.at, .by, .after]'
     """
-    from deploy.controller.history import changes, recorder
-
     history, named = recorder.read(open_registry()), (endpoint or "").strip("/")
     oldest = time.time() - since if since is not None else 0.0
     shown = [entry for entry in history.entries if entry.at >= oldest and (not named or changes.concerns(entry, named))]

@@ -38,10 +38,7 @@ def command() -> None:
     "bundle]",
 )  # fmt: skip
 @click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time limit of the request.")
-@click.option("--json", "as_json", is_flag=True, help="Print only the answer, as JSON.")
-def test(
-    code: Path, body: str, bundle: Path | None, engine: str, timeout: float, as_json: bool,
-) -> int:  # fmt: skip
+def test(code: Path, body: str, bundle: Path | None, engine: str, timeout: float) -> int:
     """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
 
     If the class fails, its file and line are named. The exit code is 1 if the class fails, 3 if it refuses the body
@@ -62,15 +59,14 @@ def test(
         if fault.hint:
             click.echo(f"  {fault.hint}", err=True)
         return _REFUSED if fault.is_refusal else 1
-    if not as_json:
-        click.echo(f"{code} as engine {report.engine}, loaded in {report.loading_s:.2f} s", err=True)
-        if report.note:
-            click.echo(f"  {report.note}", err=True)
-        for name, spent in report.stages:
-            click.echo(f"  {name:12} {spent:9.3f} ms", err=True)
-        for name, value in report.statistics.items():
-            click.echo(f"  statistics   {name} = {value}", err=True)
-    click.echo(report.content(is_plain=as_json), nl=False)
+    click.echo(f"{code} as engine {report.engine}, loaded in {report.loading_s:.2f} s", err=True)
+    if report.note:
+        click.echo(f"  {report.note}", err=True)
+    for name, spent in report.stages:
+        click.echo(f"  {name:12} {spent:9.3f} ms", err=True)
+    for name, value in report.statistics.items():
+        click.echo(f"  statistics   {name} = {value}", err=True)
+    click.echo(report.content(), nl=False)
     return 0
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml
 
 from deploy.cli.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError, RegistryRefused
-
-if TYPE_CHECKING:
-    from gateway import registry
+from gateway import registry
 
 
 @click.command(name="lineage")
@@ -41,8 +39,6 @@ def lineage(store: registry.ClearMLRegistry, asked: str) -> dict[str, Any]:
     In the result, ``url`` is the requested endpoint, and ``served_as`` lists all endpoints with this model. Raises
     ``DeployError`` if ``asked`` is neither, and the registry's errors.
     """
-    from gateway import registry
-
     serving = store.spec()
     endpoints, name = serving.endpoints, asked.strip("/")
     endpoint = endpoints.get(serving.defaults.get(name, name))

@@ -6,7 +6,9 @@ import time
 
 import click
 
+from deploy.cli import objective
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
+from gateway import spec
 
 
 @click.command(name="objective")
@@ -30,9 +32,6 @@ def command(
       triton-gateway objective sentiment
       triton-gateway objective sentiment --reset
     """
-    from deploy.cli import objective
-    from gateway import spec
-
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from deploy.cli import state_changes, state_file
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
-
-if TYPE_CHECKING:
-    from deploy.cli.state_file import Change, Planned
-    from gateway.registry import ClearMLRegistry
+from deploy.cli.state_changes import Change, Planned
+from gateway.registry import ClearMLRegistry
 
 _FILE = click.option(
     "-f", "--file", type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True), required=True,
@@ -34,8 +32,6 @@ def export(output: Path | None, open_registry: OpenRegistry) -> int:
     Example:
       triton-gateway export -o serving.yaml
     """
-    from deploy.cli import state_file
-
     store = open_registry()
     task = store.task()
     document = state_file.document_of(store, task)
@@ -88,26 +84,22 @@ def apply(file: Path, prune: bool, open_registry: OpenRegistry) -> int:
       triton-gateway apply -f serving.yaml
       triton-gateway apply -f serving.yaml --prune
     """
-    from deploy.cli import state_file
-
     store = open_registry()
     plan, changes = _planned(store, file, prune=prune)
     if not changes:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
-    state_file.apply(store, plan, by=who())
+    state_changes.apply(store, plan, by=who())
     click.echo(f"{len(changes)} {'change' if len(changes) == 1 else 'changes'} made", err=True)
     return 0
 
 
 def _planned(store: ClearMLRegistry, file: Path, *, prune: bool) -> tuple[Planned, list[Change]]:
     """Compare and show the changes. Raises ``DeployError`` if the result could not be served."""
-    from deploy.cli import state_file
-
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    plan = state_file.compared(store, state_file.parsed(text, str(file)), prune=prune)
+    plan = state_changes.compared(store, state_file.parsed(text, str(file)), prune=prune)
     changes = plan.changes()
     for change in changes:
-        click.echo(state_file.described(change))
-    state_file.check(store, plan)
+        click.echo(state_changes.described(change))
+    state_changes.check(store, plan)
     return plan, changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shlex
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from deploy.bundles.model_kinds import Given
-from deploy.cli.deploying import Deployment, Wanted, curl, first_answer, name_and_version, next_version, shortened
+from deploy.cli.deploying import Deployment, name_and_version, next_version
+from deploy.cli.first_request import answer_of, curl
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal
 from gateway.spec import ServingSpec, decode
@@ -40,9 +42,12 @@ def test_nothing_is_registered_for_a_gateway_that_follows_another_task(tmp_path:
     """The model would go to one ClearML server, and the gateway of another would never serve it."""
     registry: Any = FakeRegistry()
     with site(lambda _: (200, {"serving_task": {"id": "other", "name": "theirs"}})) as address:
-        wanted = Wanted(Given("onnx", "x", "x"), "faq", "", tmp_path, address, "p", "n")
+        made = Deployment(
+            given=Given("onnx", "x", "x"), endpoint="faq", version="", output=tmp_path, gateway=address, project="p",
+            name="n", store=registry, screen=Terminal(io.StringIO()), tell=print, environ={},
+        )  # fmt: skip
         with pytest.raises(DeployError, match=r"follows another serving Task, theirs \(other\): it would never"):
-            Deployment(wanted, registry, Terminal(io.StringIO()), print, {}).run()
+            made.run()
     assert {} == registry.models
 
 
@@ -68,41 +73,18 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused(name: str) -> None:
         name_and_version(name)
 
 
-def test_answers_are_short() -> None:
-    """Vectors show their first numbers only."""
-    assert {"embedding": [0.0, 1.0, 2.0, 3.0, "… 384 numbers"]} == shortened(
-        {"embedding": [float(n) for n in range(384)]}
-    )
-    assert {"scores": [0.1, 0.9]} == shortened({"scores": [0.1, 0.9]})
+@pytest.mark.parametrize("statuses", [(503, 200), (422,)], ids=["not there yet", "refused for good"])
+def test_the_first_request_is_repeated_until_it_is_answered_or_refused_for_good(statuses: tuple[int, ...]) -> None:
+    """A version that another worker does not have yet answers 503. A refusal is reported with the gateway's reason."""
+    left, paths, shown = list(statuses), list[str](), list[str]()
 
+    def answer(asked: Asked) -> tuple[int, Any]:
+        paths.append(asked.path)
+        return left.pop(0), {"error": "text is missing", "hint": "send a text"}
 
-class Gateway:
-    """Answers each request with the next of ``statuses`` and an error's body, and records the paths."""
-
-    def __init__(self, *statuses: int) -> None:
-        self.statuses = list(statuses)
-        self.paths: list[str] = []
-
-    def __call__(self, asked: Asked) -> tuple[int, Any]:
-        self.paths.append(asked.path)
-        return self.statuses.pop(0), {"error": "text is missing", "hint": "send a text"}
-
-
-def test_the_first_request_is_repeated_until_it_is_answered() -> None:
-    """A version that another worker does not have yet answers 503; names are escaped as every client escapes them."""
-    gateway, shown = Gateway(503, 200), list[str]()
-    with site(gateway) as url:
-        found = first_answer(url, "Größe/1", {"text": "x"}, shown.append)
-    assert 200 == found.status
-    assert ["waiting for Größe/1: text is missing"] == shown
-    assert ["/serve/Gr%C3%B6%C3%9Fe/1"] * 2 == gateway.paths
-
-
-def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
-    """The message contains the gateway's own reason."""
-    with (
-        site(Gateway(422)) as url,
-        pytest.raises(DeployError, match="does not answer its example request: text is missing") as refused,
-    ):
-        first_answer(url, "e/1", {"text": "x"}, str)
-    assert "send a text" == refused.value.hint
+    with site(answer) as url, contextlib.ExitStack() as refused:
+        if statuses == (422,):
+            refused.enter_context(pytest.raises(DeployError, match="its example request: text is missing"))
+        answer_of(url, "Größe/1", {"text": "x"}, shown.append)
+    assert ["waiting for Größe/1: text is missing"] * (len(statuses) - 1) == shown
+    assert ["/serve/Gr%C3%B6%C3%9Fe/1"] * len(statuses) == paths  # escaped as every client escapes names

@@ -89,32 +89,18 @@ def test_a_rollout_is_shown_from_start_to_end(desk: Desk, failures: int) -> None
     assert ["waiting for the controller c1"] == problems or not problems
 
 
-def test_a_registry_that_is_away_is_said_and_waited_for(desk: Desk) -> None:
-    """Ctrl-C left the rollout running. It goes on by itself, and whoever follows it again misses no decision."""
+def test_who_follows_again_learns_who_is_away_and_misses_no_decision(desk: Desk) -> None:
+    """Ctrl-C left the rollout running: the registry is away, its controller dies, and the next one goes on."""
     assert (["start"], "running") == desk.leave()[::2]
-    desk.ends_at, lives = desk.now + 5, desk.wait
-
-    def away(seconds: float) -> bool:
-        desk.is_up = False
-        desk.lives = False
-        return lives(seconds)
-
-    desk.wait = away  # type: ignore[method-assign]
-    assert ["waiting for ClearML: the fake registry is down"] == desk.follow()[1][-1:]
-    desk.wait, desk.is_up, desk.lives, desk.ends_at = lives, True, True, float("inf")  # type: ignore[method-assign]
-    assert (["start", "step", "promote"], "promoted") == tuple(desk.follow()[::2])
-
-
-def test_a_controller_that_dies_is_said_and_the_next_one_goes_on(desk: Desk) -> None:
-    """The command only looks on."""
-    desk.leave()
-    desk.lives, desk.ends_at = False, desk.now + 60
+    desk.lives, desk.is_up, desk.ends_at = False, False, desk.now + 5
+    assert ["waiting for ClearML: the fake registry is down"] == desk.follow()[1]
+    desk.is_up, desk.ends_at = True, desk.now + 60
     problems = desk.follow()[1]
     assert problems
     assert all("nobody guards it" in one and "(c1 did)" in one for one in problems)
     desk.carrier, desk.ends_at, desk.lives = desk.controller("c2"), float("inf"), True
     desk.election = Election(desk.reports, "c2", clock=lambda: desk.now, wall=lambda: desk.now)
-    assert "promoted" == desk.follow()[2]
+    assert (["start", "step", "promote"], "promoted") == desk.follow()[::2]
 
 
 def test_without_a_controller_nothing_is_asked_for(desk: Desk) -> None:
@@ -133,11 +119,15 @@ def test_without_a_controller_nothing_is_asked_for(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("command", "phase"), [("promote", "promoted"), ("abort", "aborted")])
 def test_a_controller_carries_out_what_is_asked(desk: Desk, command: Command, phase: str) -> None:
-    """The command waits until it is done."""
+    """The command waits until it is done. What never was, or has ended, is refused."""
+    with pytest.raises(DeployError, match="there is no rollout of e"):
+        desk.do(command)
     desk.leave()
     state = desk.do(command)
     assert state is not None
     assert (phase, f"{command}-1") == (state.phase, state.handled)
+    with pytest.raises(DeployError, match=f"the rollout of e has ended: {phase}"):
+        desk.do(command)
 
 
 @pytest.mark.parametrize("is_hung", [False, True])
@@ -174,13 +164,3 @@ def test_an_abort_before_the_beginning_withdraws_the_request(desk: Desk) -> None
     desk.start()
     desk.wait(10)
     assert {} == record.rollouts(desk.task())
-
-
-def test_what_does_not_run_cannot_be_promoted_or_aborted(desk: Desk) -> None:
-    """The message says whether there never was one, or how it ended."""
-    with pytest.raises(DeployError, match="there is no rollout of e"):
-        desk.do("abort")
-    desk.start()
-    desk.run()
-    with pytest.raises(DeployError, match="the rollout of e has ended: promoted"):
-        desk.do("abort")
