@@ -28,15 +28,6 @@ def grows(per_second: float, *, since: int = 0, until: int = STEPS, then: float 
     return (f"_x{since} " if since else "") + before + after
 
 
-def phases(*parts: tuple[float, int]) -> str:
-    """A counter's samples: growth per second, and for how many samples."""
-    said, at = ["0"], 0.0
-    for per_second, samples in parts:
-        said.append(f"{at + per_second * 15!r}+{per_second * 15!r}x{samples - 1}")
-        at += per_second * 15 * samples
-    return " ".join(said)
-
-
 def gateway(
     pod: str = "g-0", namespace: str = "a", *, rate: float = 100.0, refused: float = 0.0, work: float = 1.0,
     queue_s: float = 0.0, infer_s: float = 0.01, in_flight: int = 4, more: str = "",
@@ -209,37 +200,6 @@ def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Eval
             is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5.1", at) for at in ("9m", "10m30s", "10m45s")
         ] + says(rules.WANTED_BY_QUEUE, at="10m", a=5.0),
     )  # fmt: skip
-
-
-def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate) -> None:
-    """Five Tritons, far from full, stop for minutes and come back: what was refused meanwhile is over.
-
-    The rates of the first minute are still of a time in which none worked, and what waited has waited long.
-    """
-    before, stalled = 40, 12
-
-    def of(usual: float, meanwhile: float = 0.0, at_its_end: float | None = None) -> str:
-        end = usual if at_its_end is None else at_its_end
-        return phases((usual, before), (meanwhile, stalled), (end, 1), (usual, 30))
-
-    rate, waits = 4_000.0, 0.002
-    series = gateway(rate=rate, queue_s=waits)
-    for name in series:
-        if name.startswith("gateway_requests_total"):
-            series[name] = of(0.0, rate) if "overloaded" in name else of(rate)
-        elif "_sum{" in name and 'stage="queue"' in name:
-            series[name] = of(rate * waits, 0.0, 20_000.0 / 15)  # 4,000 requests that waited five seconds
-        elif 'stage="queue",le=' in name:
-            series[name] = of(rate, 0.0, rate if 'le="10.0"' in name or "Inf" in name else rate * 14 / 15)
-        elif "_total" in name or "_sum{" in name or "_count{" in name or "_bucket{" in name:
-            series[name] = of(float(series[name].partition("+")[2].partition("x")[0]) / 15)
-    for pod in range(5):
-        one = triton(f"t-{pod}", rows=rate / 5, busy=0.58, waits=0.1)
-        series |= {k: v if k.startswith("up{") else of(float(v.partition("+")[2].partition("x")[0]) / 15)
-                   for k, v in one.items()}  # fmt: skip
-    evaluate(series, interval="15s", promql_expr_test=[
-        is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5", f"{(before + stalled + samples) * 15}s") for samples in range(1, 16)
-    ])  # fmt: skip
 
 
 def test_a_pool_at_zero_asks_for_nothing(evaluate: Evaluate) -> None:

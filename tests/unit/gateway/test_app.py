@@ -168,19 +168,6 @@ async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> 
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
 
 
-async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:
-    """`--aux-config gateway.NAME=VALUE` goes to the task, not to Triton. A wrong one is the endpoint's reason."""
-    stack.deploy("short", auxiliary_cfg={"gateway": {"max_length": "4", "long_texts": "refuse"}})
-    await stack.served("short")
-    reply = await stack.client.post("/serve/short", json={"text": "good good good good"})
-    assert 422 == reply.status_code
-    assert "4 tokens" in reply.json()["error"]
-    stack.registry.add_endpoint("odd", "m1", auxiliary_cfg={"gateway": {"nonsense": "1"}})
-    stack.load("odd")
-    await stack.until(lambda: stack.state("odd")[0] == "failed")
-    assert "nonsense" in stack.state("odd")[1]
-
-
 async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None:
     """It is off by default. Hits and misses are counted, and the oldest answer is dropped first. Answers from it count
     for drift and the comparison of versions like others; only their texts were counted before.

@@ -32,24 +32,79 @@ def variables(objects: Objects, place: str) -> dict[str, str]:
     return environment(objects, one(objects, place))
 
 
+PLACED = {
+    "affinity": {"nodeAffinity": {}}, "priorityClassName": "high", "nodeSelector": {"a": "b"},
+    "tolerations": [{"key": "k", "operator": "Exists"}], "initContainers": [{"name": "first", "image": "busybox:1"}],
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+    "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+    "extraEnv": [{"name": "OWN", "value": "1"}], "podLabels": {"team": "ml"}, "podAnnotations": {"note": "x"},
+}  # fmt: skip
+"""What a real cluster asks of every chart, without a patch."""
+FRAGMENTS = [json.dumps(value, sort_keys=True)[1:-1] for value in PLACED.values()]
+GATEWAY, POLICY = "Deployment/triton-gateway", "NetworkPolicy/triton-gateway"
+PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ({"gateway__grpcPort": "8088"},
+         {GATEWAY: ['"containerPort": 8088', '"TRITON_GATEWAY_GRPC_PORT", "value": "8088"'], POLICY: ['"port": "grpc"'],
+          "Service/triton-gateway": ['"port": 8088', '"targetPort": "grpc"']}),
+        # Prometheus' key, which is readable there, is not mounted beside the hashes.
+        ({"gateway__keysSecret": '"gateway-keys"', "gateway__allowAnonymous": "false"},
+         {GATEWAY: ['"TRITON_GATEWAY_KEYS_FILE", "value": "/callers/keys.json"', '"mountPath": "/callers"',
+                    '"secretName": "gateway-keys", "items": [{"key": "keys.json", "path": "keys.json"}, {"key": '
+                    '"keys.json.pepper", "path": "keys.json.pepper"}]'],
+          "ServiceMonitor/triton-gateway": ['"credentials": {"name": "gateway-keys", "key": "prometheus"}']}),
+        ({"gateway__tls__secret": '"gateway-tls"'},
+         {GATEWAY: ['"TRITON_GATEWAY_TLS", "value": "/tls"', '"mountPath": "/tls"', '"secretName": "gateway-tls"',
+                    *(f'"{probe}Probe": {{"httpGet": {{"path": "/{path}", "port": "http", "scheme": "HTTPS"}}'
+                      for probe, path in (("startup", "livez"), ("readiness", "readyz"), ("liveness", "livez")))],
+          "ServiceMonitor/triton-gateway": ['"scheme": "https"', '"tlsConfig": {"insecureSkipVerify": true}']}),
+        ({"gateway__ingress": '{"enabled": true, "hosts": ["models.example"]}'},
+         {"Ingress/triton-gateway": ['"models.example"', '{"name": "triton-gateway", "port": {"name": "http"}}']}),
+        ({"networkPolicy__callers": json.dumps([PEER])}, {POLICY: [json.dumps(PEER)]}),
+        ({f"gateway__{key}": json.dumps(value) for key, value in PLACED.items()}, {GATEWAY: FRAGMENTS}),
+        ({f"triton__{key}": json.dumps(value) for key, value in PLACED.items()}, {"Deployment/triton": FRAGMENTS}),
+        ({"triton__runtimeClassName": '"nvidia"'}, {"Deployment/triton": ['"runtimeClassName": "nvidia"']}),
+        ({"triton__image": '"nvcr.io/t:1"', "securityContext__privileged": "true"},
+         {"Deployment/triton": ['"image": "nvcr.io/t:1"', '"privileged": true']}),
+        ({"gateway__replicas": "0", "triton__replicas": "0", "image__pullSecrets": '[{"name": "pull"}]'},
+         {GATEWAY: ['"replicas": 0', '"imagePullSecrets": [{"name": "pull"}]'],
+          "Deployment/triton": ['"replicas": 0']}),
+    ],
+    ids=["gRPC", "keys", "TLS", "ingress", "callers", "gateways", "Tritons", "runtime", "image", "no pods"],
+)  # fmt: skip
+def test_a_value_reaches_every_object_that_it_concerns(
+    helm: Render, pairs: dict[str, str], found: dict[str, list[str]]
+) -> None:
+    """All the way, from the Service to the container; without it nothing of the kind is there."""
+    before, after = (
+        {f"{each['kind']}/{each['metadata']['name']}": json.dumps(each) for each in objects}
+        for objects in (helm(), helm(**pairs))
+    )
+    for name, fragments in found.items():
+        assert fragments == [fragment for fragment in fragments if fragment in after[name]], name
+        assert [] == [fragment for fragment in fragments if fragment in before.get(name, "")], name
+    if "gateway__allowAnonymous" in pairs:
+        assert (True, False) == tuple("TRITON_GATEWAY_ALLOW_ANONYMOUS" in each[GATEWAY] for each in (before, after))
+
+
 def test_what_people_change_first_reaches_the_objects(helm: Render) -> None:
-    """Registry, tag, pull secrets, settings, runbook. A number of gateways replaces the Service that counts them."""
+    """Registry, tag, settings, runbook. A number of gateways replaces the Service that counts them."""
     objects = helm(
-        image__registry='"registry.example.com/ml"', image__tag='"1.2"', image__pullSecrets='[{"name": "pull"}]',
-        gateway__replicas=7, gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
-        gateway__extraEnv='[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]', networkPolicy__enabled="false",
-        monitoring__runbook='"https://wiki/r"',
+        image__registry='"registry.example.com/ml"', image__tag='"1.2"', monitoring__runbook='"https://wiki/r"',
+        gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}', networkPolicy__enabled="false",
+        gateway__extraEnv='[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]',
     )  # fmt: skip
     assert [] == of(objects, "NetworkPolicy")
-    assert 7 == named(objects, "Deployment", "triton-gateway")["spec"]["replicas"]
-    assert [{"name": "pull"}] == pod(objects, "triton-gateway")["spec"]["imagePullSecrets"]
     found = variables(objects, "triton-gateway/gateway")
     assert ("true", "4") == (found["TRITON_GATEWAY_ACCESS_LOG"], found["TRITON_GATEWAY_REPLICAS"])
     assert not [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
     ours = {f"registry.example.com/ml/triton-gateway{part}:1.2" for part in ("", "-sync", "-triton")}
     assert ours == {container["image"] for _, container in containers(objects)}
     assert {"https://wiki/r"} == {link.partition("#")[0] for link in entries(objects, "runbook_url")}
-    assert "nvcr.io/t:1" == one(helm(triton__image='"nvcr.io/t:1"'), "triton/triton")["image"]
 
 
 def test_the_server_is_said_once_for_gateways_and_sync(helm: Render) -> None:
@@ -63,15 +118,6 @@ def test_the_server_is_said_once_for_gateways_and_sync(helm: Render) -> None:
     # Of sixteen hexadecimal digits some are a number, and the API refuses an annotation that is one.
     for notes in entries(helm(arguments=["--set-string", "clearml.servingTaskId=1"]), "annotations"):
         assert all(isinstance(value, str) for value in notes.values())
-
-
-def test_callers_can_be_named(helm: Render) -> None:
-    """As peers of a NetworkPolicy; our controller is among them."""
-    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
-    objects = helm(networkPolicy__callers=json.dumps([peer]))
-    [ingress] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["ingress"]
-    [ours, others] = ingress["from"]
-    assert ("controller", peer) == (ours["podSelector"]["matchLabels"]["app.kubernetes.io/component"], others)
 
 
 def test_gateways_for_a_triton_of_others_need_nothing_of_its_namespace(helm: Render) -> None:
@@ -137,40 +183,6 @@ def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Render) -> None:
     assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})
 
 
-def test_no_pods_is_a_number_of_pods(helm: Render) -> None:
-    """`replicas: 0` is written down; only null leaves the number to the autoscaler."""
-    for replicas, wanted in (("0", 0), ("null", None)):
-        objects = helm(gateway__replicas=replicas, triton__replicas=replicas)
-        found = {each["metadata"]["name"]: each["spec"].get("replicas") for each in of(objects, "Deployment")}
-        assert {"triton": wanted, "triton-gateway": wanted, "controller": 1} == found
-
-
-# --- what real clusters need -------------------------------------------------------------------------------------
-
-PLACED = {
-    "affinity": {"nodeAffinity": {}}, "priorityClassName": "high", "runtimeClassName": "nvidia",
-    "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k", "operator": "Exists"}],
-    "initContainers": [{"name": "first", "image": "busybox:1"}],
-    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
-}  # fmt: skip
-EXTRA = {
-    "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
-    "extraEnv": [{"name": "OWN", "value": "1"}], "podLabels": {"team": "ml"}, "podAnnotations": {"note": "x"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("tier", "name"), TIERS.items())
-def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Render) -> None:
-    """What a real cluster asks of every chart, without a patch."""
-    placed = {key: value for key, value in PLACED.items() if (tier, key) != ("gateway", "runtimeClassName")}
-    template = pod(helm("default", **{f"{tier}__{key}": json.dumps(v) for key, v in (placed | EXTRA).items()}), name)
-    spec, metadata = template["spec"], template["metadata"]
-    assert placed == {key: spec.get(key) for key in placed}
-    for where, key in ((spec, "volumes"), (spec["containers"][0], "volumeMounts"), (spec["containers"][0], "env")):
-        assert EXTRA[f"extra{key[0].upper()}{key[1:]}"][0] in where[key]
-    assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
-
-
 def test_arguments_are_added_to_those_of_the_image(helm: Render) -> None:
     """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace. Model sync's
     wherever it runs.
@@ -183,44 +195,6 @@ def test_arguments_are_added_to_those_of_the_image(helm: Render) -> None:
         assert "args" not in one(helm(values), "triton/triton")
     for values, place in (("gpu", "triton/sync"), ("sync", "sync/sync")):
         assert ["sync", "--x=1"] == one(helm(values, sync__extraArgs='["--x=1"]'), place)["args"]
-
-
-def test_the_grpc_port_is_opened_all_the_way(helm: Render) -> None:
-    """Service, policy, container and setting, or none of them."""
-    objects = helm(gateway__grpcPort="8088")
-    assert {"http", "grpc"} == {port["name"] for port in named(objects, "Service", "triton-gateway")["spec"]["ports"]}
-    assert "8088" == variables(objects, "triton-gateway/gateway")["TRITON_GATEWAY_GRPC_PORT"]
-    assert 8088 in {port["containerPort"] for port in one(objects, "triton-gateway/gateway")["ports"]}
-    policy = named(objects, "NetworkPolicy", "triton-gateway")
-    assert {"http", "grpc"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
-
-
-def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: Render) -> None:
-    """Prometheus' key, which is readable there, is not mounted beside the hashes."""
-    assert "true" == variables(helm(), "triton-gateway/gateway")["TRITON_GATEWAY_ALLOW_ANONYMOUS"]
-    objects = helm(gateway__keysSecret='"gateway-keys"', gateway__allowAnonymous="false")
-    found = variables(objects, "triton-gateway/gateway")
-    assert "/callers/keys.json" == found["TRITON_GATEWAY_KEYS_FILE"]
-    assert "TRITON_GATEWAY_ALLOW_ANONYMOUS" not in found
-    assert "/callers" in {mount["mountPath"] for mount in one(objects, "triton-gateway/gateway")["volumeMounts"]}
-    [volume] = [v for v in pod(objects, "triton-gateway")["spec"]["volumes"] if v["name"] == "callers"]
-    assert {"keys.json", "keys.json.pepper"} == {item["key"] for item in volume["secret"]["items"]}
-    monitors = {each["metadata"]["name"]: each["spec"]["endpoints"][0] for each in of(objects, "ServiceMonitor")}
-    assert {"name": "gateway-keys", "key": "prometheus"} == monitors["triton-gateway"]["authorization"]["credentials"]
-    assert "authorization" not in monitors["triton"]
-
-
-def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
-    """Certificate, probes and what Prometheus asks, or none of them."""
-    objects = helm(gateway__tls__secret='"gateway-tls"')
-    container = one(objects, "triton-gateway/gateway")
-    assert "/tls" == variables(objects, "triton-gateway/gateway")["TRITON_GATEWAY_TLS"]
-    assert "/tls" in {mount["mountPath"] for mount in container["volumeMounts"]}
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert "HTTPS" == container[probe]["httpGet"]["scheme"]
-    [endpoint] = named(objects, "ServiceMonitor", "triton-gateway")["spec"]["endpoints"]
-    assert ("https", {"insecureSkipVerify": True}) == (endpoint["scheme"], endpoint["tlsConfig"])
-    assert [] == [*entries(helm(), "scheme")]
 
 
 def trusted(objects: Objects, place: str) -> dict[str, str]:
@@ -280,17 +254,7 @@ def test_triton_asks_for_certificates_that_gateways_and_model_sync_have(helm: Re
         assert AUTHORITY | {"_NAME": "triton.example"} == trusted(objects, place)
 
 
-def test_gateways_are_reached_through_an_ingress(helm: Render) -> None:
-    """It names the Service and a port that it has."""
-    objects = helm(release="a", gateway__ingress='{"enabled": true, "hosts": ["models.example"]}')
-    ports = {port["name"] for port in named(objects, "Service", "a-triton-gateway")["spec"]["ports"]}
-    [rule] = named(objects, "Ingress", "a-triton-gateway")["spec"]["rules"]
-    backend = rule["http"]["paths"][0]["backend"]["service"]
-    assert ("models.example", "a-triton-gateway") == (rule["host"], backend["name"])
-    assert backend["port"]["name"] in ports
-
-
-def test_the_service_account_and_the_security_of_pods_are_values(helm: Render) -> None:
+def test_the_service_account_and_the_user_of_pods_are_values(helm: Render) -> None:
     """One account for all pods, for roles of a cloud; another one's, or none; and ids that OpenShift chooses."""
     [account] = of(helm("dev", serviceAccount__annotations='{"role": "arn"}'), "ServiceAccount")
     assert ({"role": "arn"}, False) == (account["metadata"]["annotations"], account["automountServiceAccountToken"])
@@ -298,9 +262,7 @@ def test_the_service_account_and_the_security_of_pods_are_values(helm: Render) -
         objects = helm("dev", serviceAccount__create=create, serviceAccount__name=f'"{name}"')
         assert {wanted} == {*entries(objects, "serviceAccountName")}
         assert (create == "true") == bool(of(objects, "ServiceAccount"))
-    objects = helm(podSecurityContext__runAsUser="null", securityContext__privileged="false")
-    assert "runAsUser" not in pod(objects, "triton")["spec"]["securityContext"]
-    assert all(each["securityContext"]["privileged"] is False for each in pod(objects, "triton")["spec"]["containers"])
+    assert "runAsUser" not in pod(helm(podSecurityContext__runAsUser="null"), "triton")["spec"]["securityContext"]
 
 
 ASLEEP = '[{"name": "large", "autoscaling": {"min": 0}}]'

@@ -164,26 +164,6 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         assert world.follower.status()["pending"][0]["is_final"]
 
 
-async def test_a_cancelled_build_that_raises_its_own_error_is_given_up(world: World) -> None:
-    """Some code turns a cancellation into another error, which is not reported."""
-
-    async def build(*_: object, **__: object) -> Endpoint:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise BackendUnavailable("cancelled") from None
-        raise AssertionError
-
-    world.assembler.build = build  # type: ignore[method-assign,assignment]
-    world.want("a")
-    async with world.running():
-        await soon(lambda: [one.attempts for one in world.follower.versions] == [1])
-        [task] = world.follower._builds._tasks.values()
-        world.want()
-        await soon(task.done)
-        assert None is task.exception()
-
-
 async def test_a_model_that_the_task_names_no_more_is_forgotten(world: World, tmp_path: Path) -> None:
     """After ten thousand versions of auto-update a change costs what it cost at the start."""
     async with world.running():
