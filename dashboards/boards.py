@@ -268,6 +268,9 @@ _AGREED: Final = f'{_PICK},outcome="agreed"'
 _COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
 _ALL_COMPARED: Final = by(VERSION, _rate(catalog.SHADOWS, _COMPARED))
 _GUARDED: Final = f"{catalog.ROLLOUT_GUARDED.name}{{{_BY_ENDPOINT}}}"
+_GROUP: Final = (*VERSION, "group")
+_ALL_IN_GROUP: Final = by(_GROUP, _rate(catalog.SHADOW_GROUPS, _PICK))
+_DIFFERED: Final = by(_GROUP, _rate(catalog.SHADOW_GROUPS, f'{_PICK},outcome="differed"'))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
 
 CANARY: Final = Board(
@@ -318,6 +321,10 @@ CANARY: Final = Board(
             _lines("Agreement", "Share of compared answers that agree, with numbers within the tolerance.",
                    f"({by(VERSION, _rate(catalog.SHADOWS, _AGREED))} or 0 * {_ALL_COMPARED}) / ({_ALL_COMPARED} > 0)",
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
+            _lines("Different answers by group", "Share of a group's mirrored answers that differ: by the label that "
+                   "the caller got, the text's length and its language.",
+                   f"({_DIFFERED} or 0 * {_ALL_IN_GROUP}) / ({_ALL_IN_GROUP} > 0)",
+                   "{{endpoint}} {{version}} {{group}}", "percentunit", most=1.0),
         )),
     ),
 )  # fmt: skip

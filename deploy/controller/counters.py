@@ -18,7 +18,7 @@ from gateway import metrics
 catalog = metrics.catalog
 _COUNTERS: Final = (
     catalog.REQUESTS, catalog.CACHE, catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.FEEDBACK,
-    catalog.FALLBACKS, catalog.SHADOWS,
+    catalog.FALLBACKS, catalog.SHADOWS, catalog.SHADOW_GROUPS,
 )  # fmt: skip
 REFERENCE: Final = catalog.DRIFT_REFERENCE.name
 """The only gauge that is read."""

@@ -189,6 +189,12 @@ SHADOWS: Final = Metric(
     "(the model or its code), dropped (no capacity or no time).",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
+SHADOW_GROUPS: Final = Metric(
+    "gateway_shadow_group_requests_total", "counter",
+    "Mirrored requests of one text by group: the label that the caller got, its language, and its number of tokens (up "
+    "to a power of two). Outcome: agreed, or differed (which includes failed).",
+    ("endpoint", "version", "group", "outcome"),
+)  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
     "Until when (Unix time) a controller guards the rollout of this route: 30 s after its last look; 0: nobody. Only "

@@ -1,11 +1,39 @@
-"""Mirrored answers: which label of a version means which of another.
+"""Mirrored answers: which label of a version means which of another, and the groups that are counted apart.
 
-Public: ``deploy`` may import it, for the labels of rollouts.
+A version may be wrong about one group of requests alone: about long texts, about one language, or whenever one label is
+right. Such a fault is small among all answers and large in its group. Groups overlap and are never crossed.
+
+Public: ``deploy`` may import it, for the gate of rollouts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from gateway.metrics import texts
+from gateway.trace import Trace
+
+_MOST_LABELS: Final = 30
+"""Labels of a model that are groups of their own, the first ones."""
+_LENGTHS: Final = range(3, 10)
+"""Texts of up to 8, 16 … 512 tokens are groups, and longer ones."""
+GROUPS: Final = _MOST_LABELS + len(_LENGTHS) + 1 + len(texts.LANGUAGES)
+"""So many groups there are at most."""
+
+
+def groups_of(trace: Trace, labels: Sequence[str]) -> Iterator[str]:
+    """Return the groups of an answered request of one text; none of others. ``labels``: those of its version."""
+    if len(found := texts.texts_of((trace,))) != 1:
+        return
+    length = max((trace.tokens - 1).bit_length(), _LENGTHS.start)
+    yield f"up to {2**length} tokens" if length in _LENGTHS else "more tokens"
+    text = texts.beginning(found[0])
+    yield f"language {texts.language(text, texts.words_of(text))}"
+    for result in texts.results_of(trace):
+        label = result.get("label") if isinstance(result, Mapping) else None
+        if label in labels[:_MOST_LABELS]:
+            yield f"label {label}"
 
 
 def renamed(stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:

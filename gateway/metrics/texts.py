@@ -255,14 +255,14 @@ class TextVariables:
         rows = [row for trace in traces if trace.encoded for row in trace.encoded]
         yield variables.TOKENS, [row.n_tokens for row in rows]
         yield variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows]
-        for text in map(beginning, self._texts.of(_texts_of(traces))):
+        for text in map(beginning, self._texts.of(texts_of(traces))):
             words = words_of(text)
             yield variables.LANGUAGE, (language(text, words),)
             yield variables.CASE, (letter_case(text),)
             if (share := self.usual.unusual(words)) is not None:
                 yield variables.UNUSUAL, (share,)
         if self._has_labels:
-            found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(_results_of, traces)))))
+            found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(results_of, traces)))))
             yield variables.LABEL, [label for label, _ in found]
             yield variables.SCORE, [score for _, score in found]
         else:
@@ -288,13 +288,14 @@ def _vectors_of(traces: Sequence[Trace]) -> list[Any]:
     return [vector for trace in whole for vector in embeddings.vectors_of(trace.answer)]
 
 
-def _texts_of(traces: Sequence[Trace]) -> list[Text]:
+def texts_of(traces: Sequence[Trace]) -> list[Text]:
+    """Return the texts of answered requests."""
     # A request of token ids has empty texts.
     return [text for trace in traces if trace.prepared is not None for text in trace.prepared.request.texts if text]
 
 
-def _results_of(trace: Trace) -> Sequence[Any]:
-    """Return the results as they would be without the request's parameters."""
+def results_of(trace: Trace) -> Sequence[Any]:
+    """Return an answer's results as they would be without the request's parameters."""
     if trace.prepared is not None and trace.prepared.unaltered is not None:
         return trace.prepared.unaltered
     if type(trace.answer) is not dict:

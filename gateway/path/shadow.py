@@ -23,7 +23,7 @@ from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.handlers.tensors import RawTensors
 from gateway.hooks.json_form import plain
 from gateway.metrics import catalog
-from gateway.metrics.mirrored import renamed, with_names
+from gateway.metrics.mirrored import groups_of, renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
 from gateway.path.neighbours import Neighbours
@@ -143,10 +143,10 @@ class Mirror:
             if not isinstance(error, GatewayError) or isinstance(error, _NOBODY):
                 self._count(shadow, "dropped")
             else:
-                self._count(shadow, "differed" if error.kind in OF_CALLERS else "failed")
+                self._count(shadow, "differed" if error.kind in OF_CALLERS else "failed", one)
             return
         if agrees is not None:
-            self._count(shadow, "agreed" if agrees else "differed")
+            self._count(shadow, "agreed" if agrees else "differed", one)
 
     async def _agrees(self, shadow: _Shadow, one: Trace) -> bool | None:
         """Return whether the shadow gives the same answer; None: it is kept, to compare the next ones with.
@@ -169,10 +169,18 @@ class Mirror:
         names = renamed(_labels(source), _labels(target))
         return await asyncio.to_thread(agree, one.answer, answer, names, tolerance)  # of long answers: milliseconds
 
-    def _count(self, shadow: _Shadow, outcome: str) -> None:
-        target = self._table.current.endpoints.get(shadow.spec.to)
-        if target is not None:
-            self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, outcome)
+    def _count(self, shadow: _Shadow, outcome: str, one: Trace | None = None) -> None:
+        """Count an outcome; with the request, also in its groups."""
+        endpoints = self._table.current.endpoints
+        target, source = endpoints.get(shadow.spec.to), endpoints.get(one.url) if one is not None else None
+        if target is None:
+            return
+        version = (target.identity.endpoint, target.identity.version)
+        self._observer.count(catalog.SHADOWS, *version, outcome)
+        if one is not None and source is not None:
+            compared = "agreed" if outcome == "agreed" else "differed"
+            for group in groups_of(one, _labels(source)):
+                self._observer.count(catalog.SHADOW_GROUPS, *version, group, compared)
 
 
 def _labels(endpoint: Endpoint) -> tuple[str, ...]:

@@ -97,7 +97,9 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 )  # fmt: skip
 @click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=10.0, show_default=True,
-    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently, or fail.",
+    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently, or fail. Of a "
+    "group (requests with one label of the stable version, of one length, in one language) twice as many, at least "
+    "30 %.",
 )  # fmt: skip
 @click.option(
     "--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order. A new "

@@ -24,6 +24,7 @@ _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
 _VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
 _SHADOWS: Final = metrics.catalog.SHADOWS.name
+_GROUPS: Final = metrics.catalog.SHADOW_GROUPS.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Counts:
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
     ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
     answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
+    ``agreed`` and ``differed``: group → the mirrored requests of the group.
     ``requests`` does not include mirrored ones, nor those that the version had no capacity for.
     """
 
@@ -43,6 +45,8 @@ class Counts:
     labels: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[int, int] = (0, 0)
     mirror_failures: int = 0
+    agreed: Mapping[str, int] = field(default_factory=dict)
+    differed: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, more: Counts) -> Counts:
         """Return the counts of both intervals."""
@@ -50,7 +54,8 @@ class Counts:
             self.requests + more.requests, self.failures + more.failures, self.timed + more.timed,
             _added(self.slower, more.slower), _added(self.labels, more.labels),
             (self.pairs[0] + more.pairs[0], self.pairs[1] + more.pairs[1]),
-            self.mirror_failures + more.mirror_failures,
+            self.mirror_failures + more.mirror_failures, _added(self.agreed, more.agreed),
+            _added(self.differed, more.differed),
         )  # fmt: skip
 
 
@@ -69,6 +74,7 @@ def between(
     faster: dict[float, float] = defaultdict(float)
     values: dict[str, float] = defaultdict(float)
     mirrored: dict[str, float] = defaultdict(float)
+    groups: dict[str, dict[str, int]] = {"agreed": {}, "differed": {}}
     for (name, *labels), news in grown.items():
         if labels[:2] != [*version]:
             continue
@@ -89,9 +95,11 @@ def between(
             values[names.get(of[1], of[1])] += news
         elif name == _SHADOWS:
             mirrored[of[0]] += news
+        elif name == _GROUPS and of[1] in groups:
+            groups[of[1]][of[0]] = groups[of[1]].get(of[0], 0) + int(news)
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in faster.items()},
         {value: round(count) for value, count in values.items() if count > 0},
         (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])),
-        int(mirrored["failed"]),
+        int(mirrored["failed"]), groups["agreed"], groups["differed"],
     )  # fmt: skip

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.controller.rollouts import wagers
+from deploy.controller.rollouts import sensitivity, wagers
 from deploy.controller.rollouts.bets import Bets, log_mean
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.wagers import PLACES, Wager
@@ -108,11 +108,32 @@ class Gate:
                 f"the shares of its labels are {listed(self.canary)}, stable's are {listed(self.stable)}; a share "
                 f"may differ by {100 * self.label_shift:.0f} percentage points and not vanish (--label-shift)"
             )
-        differed = self.canary.pairs[1]
+        differed, where, most = self.canary.pairs[1], "", self.other_answers
+        if strongest == "groups":
+            places = self.bets["groups"]
+            group = max(places, key=lambda one: places[one].log_evidence)
+            differed, most = self.canary.differed.get(group, 0), wagers.most_in_group(most)
+            mirrored, where = differed + self.canary.agreed.get(group, 0), f" of the group `{group}`"
         return (
-            f"it answered {differed} of {mirrored} mirrored requests ({differed / max(mirrored, 1):.1%}) differently "
-            f"from stable; {self.other_answers:.1%} are permitted (--other-answers)"
+            f"it answered {differed} of {mirrored} mirrored requests{where} ({differed / max(mirrored, 1):.1%}) "
+            f"differently from stable; {most:.1%} are permitted (--other-answers)"
         )
+
+    def could_see(self) -> dict[str, float | None]:
+        """Return the smallest share of each kind that this many requests would have shown; see ``sensitivity``.
+
+        ``errors``: of failures, ``labels``: by which that of the most frequent label changed, ``pairs``: of different
+        answers. None: no fault of this kind, so far.
+        """
+        n, m, tests, mirrored = self.canary.requests, self.stable.requests, len(self._logs()), self.compared_pairs
+        found = {"errors": sensitivity.smallest((self.stable.failures + 0.5) / (m + 1), n + mirrored, m, tests)}
+        if self.label_shift:
+            found["labels"] = sensitivity.change_of_labels(
+                self.canary.labels, self.stable.labels, self.label_shift, tests
+            )
+        if self.other_answers:
+            found["pairs"] = sensitivity.smallest(self.other_answers, mirrored, math.inf, tests)
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision: in all, by test, and [requests, failures]."""
@@ -125,7 +146,7 @@ class Gate:
 
     def _logs(self) -> dict[str, float]:
         """Return the logarithm of the stake of each test; places without bets keep theirs."""
-        are_on = {"labels": self.label_shift, "pairs": self.other_answers}
+        are_on = {"labels": self.label_shift, "pairs": self.other_answers, "groups": self.other_answers}
         found = {}
         for test, places in PLACES.items():
             if are_on.get(test, True):

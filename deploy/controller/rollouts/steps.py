@@ -24,6 +24,12 @@ PUT_RIGHT: Final = "put right"
 """The decision to write weights again that somebody has written over."""
 _MIRROR_STEPS: Final = 10
 """Step times that the first step lasts at most until enough mirrored answers were compared."""
+_UNSEEN: Final = {
+    "errors": ("errors of any size", "{:.1%} errors"),
+    "labels": ("changes of labels of any size", "label shares changed by {:.0%}"),
+    "pairs": ("different answers of any size", "{:.1%} different answers"),
+}
+"""Test → its faults, in words: if none would have been seen yet, and the smallest that would."""
 _MAX_HISTORY: Final = 60
 """Decisions that are kept, the latest ones."""
 _FORGOTTEN_S: Final = 3600.0
@@ -164,8 +170,8 @@ def after_look(rollout: Rollout, canary: Counts, stable: Counts, now: float, *, 
     if state != "healthy":
         return rollout
     why = (
-        f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}, and "
-        f"{gate.compared_pairs} mirrored ones; evidence {gate.evidence:.3g}"
+        f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}; evidence "
+        f"{gate.evidence:.3g}; {_undetectable(gate)}"
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
@@ -200,6 +206,13 @@ def _judged(rollout: Rollout, missing: Sequence[str], now: float) -> tuple[State
     if left > 0 and rollout.index == 0 and gate.other_answers and gate.compared_pairs < most:
         return "waiting", f"no fault found; compared {gate.compared_pairs} mirrored answers, {most} are needed"
     return "healthy", "no fault found"
+
+
+def _undetectable(gate: Gate) -> str:
+    """Return a phrase that says which faults are too small to be detected with the requests so far."""
+    seen = ((_UNSEEN[test], least) for test, least in gate.could_see().items())
+    words = (none if least is None else some.format(least) for (none, some), least in seen)
+    return f"faults smaller than these could not be detected: {', '.join(words)}"
 
 
 def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> Rollout:

@@ -16,6 +16,7 @@ import numpy as np
 
 from deploy.controller.rollouts.bets import likelier
 from deploy.controller.rollouts.counts import Counts
+from gateway.metrics.mirrored import GROUPS
 
 ERRORS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 """The alternatives that are bet on: how many times the permitted ones the canary's odds of a failure are."""
@@ -25,6 +26,9 @@ LABELS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 PAIRS: Final = (0.03, 0.1, 0.3, 0.8)
 """The shares of different answers that are bet on, as fractions of the range between the permitted one and 1."""
 
+_IN_GROUP: Final = 0.3
+"""Share of a group's answers that may differ at least: an even retrain changes more where few texts are clear."""
+
 QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
 """Quantiles of stable's latency near which both sides are compared."""
 _MAX_LABELS: Final = 8
@@ -33,7 +37,7 @@ _VANISHED: Final = 0.25
 """The canary may give no label less often than this part of stable's share."""
 _SAMPLE: Final = 200
 """Answers of stable that are counted before the first bet on labels or latency, which needs stable's shares."""
-PLACES: Final = {"errors": 1, "latency": len(QUANTILES), "labels": 2 * (_MAX_LABELS + 1), "pairs": 1}
+PLACES: Final = {"errors": 1, "latency": len(QUANTILES), "labels": 2 * (_MAX_LABELS + 1), "pairs": 1, "groups": GROUPS}
 """Test → places that share its stake, used or not: what begins late adds nothing to it."""
 
 
@@ -108,16 +112,28 @@ def gathered(counts: Mapping[str, int], known: Iterable[str], others: Mapping[st
 
 def pairs(canary: Counts, most: float) -> Iterator[Wager]:
     """Bet that the canary's answers to mirrored requests differ from stable's more often than ``most`` (0.1: one in
-    ten).
+    ten), or in a group of requests more often than ``most_in_group`` says.
 
     This finds what counts of labels cannot: a quarter of the answers flipped at random leaves every label as frequent
-    as before. Agreeing answers count as well as different ones.
+    as before, and a fault in one group alone is small among all answers.
     """
-    agreed, differed = canary.pairs
-    if agreed or differed:
+    yield from _different("pairs", "", *canary.pairs, most)
+    for group in {**canary.agreed, **canary.differed}:
+        counts = canary.agreed.get(group, 0), canary.differed.get(group, 0)
+        yield from _different("groups", group, *counts, most_in_group(most))
+
+
+def most_in_group(most: float) -> float:
+    """Return the share of a group's answers that may differ if ``most`` of all may; 1: groups are not compared."""
+    return min(1.0, max(_IN_GROUP, 2 * most))
+
+
+def _different(test: str, place: str, agreed: int, differed: int, most: float) -> Iterator[Wager]:
+    """Agreeing answers count as well as different ones."""
+    if agreed + differed and most < 1:
         shares = [most + (1 - most) * part for part in PAIRS]
         gains = [differed * math.log(one / most) + agreed * math.log((1 - one) / (1 - most)) for one in shares]
-        yield Wager("pairs", "", gains, agreed + differed)
+        yield Wager(test, place, gains, agreed + differed)
 
 
 def bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:

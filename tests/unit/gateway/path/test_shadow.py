@@ -5,6 +5,7 @@ affected.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,24 +93,29 @@ def fails(stack: Any, error: GatewayError) -> None:
 
 
 async def test_answers_are_compared_and_counted(stack: Any, tmp_path: Path) -> None:
-    """A label of another name is the one at its position. Mirrored requests are in no other metric."""
+    """A label of another name is the one at its position. Requests of one text are also counted by group."""
     for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
         stack.add_package(f"n{version}", text_bundle(tmp_path / version, id2label=dict(enumerate(labels))))
         stack.deploy("e", f"n{version}", version=version)
     stack.load("e/2", scores(1.0))
     await stack.served("e/1", "e/2")
     await mirror(stack)
-    for text in ("good", ["good", "good film"], "bad"):
+    for text in ("good", "the good film", "bad", ["good", "good film"]):
         reply = await stack.client.post("/serve/e/1", json={"text": text})
         assert ("e/1", "direct") == (reply.headers["x-served-by"], reply.headers["x-route"])
-    assert {"agreed": 2, "differed": 1, "failed": 0, "dropped": 0} == await mirrored(stack, 3)
+    assert {"agreed": 3, "differed": 1, "failed": 0, "dropped": 0} == await mirrored(stack, 4)
     lines = (await stack.client.get("/metrics")).text.splitlines()
     counts = [line for line in lines if "requests_total{" in line and not line.endswith(" 0.0")]
     assert {
-        'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0',
+        'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 3.0',
         'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0',
-        'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0',
-    } == {line for line in counts if 'endpoint="e"' in line}
+        'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 4.0',
+    } == {line for line in counts if 'endpoint="e"' in line and "group=" not in line}
+    assert {
+        ("label GOOD", "agreed", "2"), ("label BAD", "differed", "1"), ("up to 8 tokens", "agreed", "2"),
+        ("up to 8 tokens", "differed", "1"), ("language en", "agreed", "1"), ("language none", "agreed", "1"),
+        ("language none", "differed", "1"),
+    } == {*re.findall(r'group="(.*?)",outcome="(.*?)".* (\d)', "\n".join(counts))}  # fmt: skip
 
 
 async def test_the_configured_share_of_requests_is_mirrored(stack: Any) -> None:

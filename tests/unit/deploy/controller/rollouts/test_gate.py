@@ -30,12 +30,13 @@ class Traffic:
     """Requests of two versions behind one canary, about ``batch`` at a time, drawn from one seeded source.
 
     Each side has a share of errors, the shares of its labels, and latencies (none if ``slowdown`` is 0). ``differs``:
-    of ten mirrored requests in each interval, the share that is answered differently.
+    of ten mirrored requests in each interval, the share that is answered differently; ``group``: the share of them in
+    one group, and how many of these are.
     """
 
-    def __init__(self, seed, *, weight=0.25, batch=40, stable=(), differs=None, **canary):
+    def __init__(self, seed, *, weight=0.25, batch=40, stable=(), differs=None, group=(0.0, 0.0), **canary):
         self.random = np.random.default_rng(seed)
-        self.weight, self.batch, self.differs = weight, batch, differs
+        self.weight, self.batch, self.differs, self.group = weight, batch, differs, group
         self.canary, self.stable = canary, dict(stable)
 
     def _counts(self, requests, *, errors=BASE_ERRORS, slowdown=1.0, labels=()):
@@ -57,8 +58,15 @@ class Traffic:
         n = int(self.random.binomial(self.batch, self.weight))
         canary, stable = self._counts(n, **self.canary), self._counts(self.batch - n, **self.stable)
         if self.differs is not None:
-            differed = int(self.random.binomial(10, self.differs))
-            canary = replace(canary, pairs=(10 - differed, differed))
+            inside = int(self.random.binomial(10, self.group[0]))
+            wrong = int(self.random.binomial(inside, self.group[1]))
+            differed = wrong + int(self.random.binomial(10 - inside, self.differs))
+            canary = replace(
+                canary,
+                pairs=(10 - differed, differed),
+                agreed={"de": inside - wrong, "en": 10 - inside - (differed - wrong)},
+                differed={"de": wrong, "en": differed - wrong},
+            )
         return canary, stable
 
 
@@ -79,9 +87,9 @@ def labels(stable, canary, **more):
     return {"stable": {"slowdown": 0, "labels": stable}, "slowdown": 0, "labels": canary, **more}
 
 
-def answers(differs):
+def answers(differs, **more):
     """Traffic of which a share is answered differently."""
-    return {"stable": {"slowdown": 0}, "slowdown": 0, "differs": differs, "weight": 0.1, "batch": 200}
+    return {"stable": {"slowdown": 0}, "slowdown": 0, "differs": differs, "weight": 0.1, "batch": 200, **more}
 
 
 TEN = (0.1,) * 10
@@ -97,6 +105,7 @@ TEN = (0.1,) * 10
         pytest.param(labels((0.6, 0.4), (0.5, 0.5), batch=200), LABELS, 1_000, id="ten points more"),
         pytest.param(labels(TEN, TEN, batch=400), LABELS, 2_000, marks=pytest.mark.long, id="ten labels"),
         pytest.param(answers(0.1), PAIRS, 500, id="as many other answers as are permitted"),
+        pytest.param(answers(0.067, group=(0.06, 0.3)), PAIRS, 2_000, id="a retrain, and as many as a group may have"),
     ],
 )
 def test_versions_that_are_no_worse_are_rolled_back_in_one_run_of_a_hundred_at_most(drawn, tests, most):
@@ -127,6 +136,8 @@ def test_versions_that_are_no_worse_are_rolled_back_in_one_run_of_a_hundred_at_m
         pytest.param(labels((0.6, 0.4), (0.35, 0.65), batch=80), LABELS, 700, id="25 points"),
         pytest.param(answers(0.2), PAIRS, 350, id="20 % other answers"),
         pytest.param(answers(1.0), PAIRS, 20, id="only other answers"),
+        pytest.param(answers(0.0, group=(0.05, 1.0)), PAIRS, 400, id="every answer of one twentieth"),
+        pytest.param(answers(0.0, group=(0.05, 0.7)), PAIRS, 1_200, id="most answers of one twentieth"),
     ],
 )
 def test_faults_are_found(drawn, tests, within):
@@ -205,6 +216,8 @@ HALF = {"A": 150, "B": 150}
     [
         ([(Counts(100, 40), Counts(900, 3))], "40 of 100 requests failed, compared with 3 of 900 for stable"),
         ([(Counts(100, pairs=(60, 40)), Counts(900, 3))], "40 of 100 mirrored requests (40.0%) differently"),
+        ([(Counts(100, pairs=(760, 40), agreed={"label A": 760}, differed={"label B": 40}), Counts(900, 3))],
+         "40 of 40 mirrored requests of the group `label B` (100.0%) differently from stable; 30.0% are permitted"),
         ([(Counts(10, labels={"A": 5, "B": 5}), Counts(300, labels=HALF)),
           (Counts(300, labels={"B": 300}), Counts(300, labels=HALF))], "A 2%, B 98%, stable's are A 50%, B 50%"),
         ([Traffic(1, slowdown=3.0, batch=1_000).interval() for _ in range(2)], "slower by more than the permitted 10%"),
