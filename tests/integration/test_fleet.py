@@ -71,6 +71,11 @@ class Clients:
                 ends.pop_all()
         return "" if reply.status == 200 else f"status {reply.status}"
 
+    def close(self) -> None:
+        """Give up the connections that were kept."""
+        for connection in self.open.values():
+            connection.close()
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
@@ -127,6 +132,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
             spoil(bundle := counting_bundle(tmp_path / name))
             serve(stack, bundle)
             until(lambda reason=reason: has_failed(reason), what=name)
+    clients.close()
     assert [] == callers.failures
     stack.restart_gateway()
     until(lambda: stack.gateway.status() and has_failed(reason), what="the same reason")
@@ -190,6 +196,5 @@ def test_replicas_come_and_go_without_a_failed_request(stack: Small) -> None:
         ending.join()
         sent = callers.asked
         until(lambda: callers.asked >= sent + REQUESTS // 5)
-    for connection in clients.open.values():
-        connection.close()
+    clients.close()
     assert [] == callers.failures

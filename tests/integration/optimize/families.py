@@ -286,6 +286,7 @@ def own_code(place: Path) -> Path:
     exec(OWN_CODE, scope)
     config = scope["OwnConfig"](
         vocab_size=600, hidden_size=16, max_position_embeddings=128, id2label=dict(enumerate(tiny.LABELS)),
+        label2id={label: i for i, label in enumerate(tiny.LABELS)},
         auto_map={name: f"modeling_own.{kind}" for name, kind in (
             ("AutoConfig", "OwnConfig"), ("AutoModelForSequenceClassification", "OwnForSequenceClassification"),
         )},
