@@ -162,14 +162,6 @@ def test_a_missing_package_is_one_line_with_what_installs_it(
 # --- groups
 
 
-def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help keeps its line breaks."""
-    assert 2 == main(["keys"])
-    error = capsys.readouterr().err
-    assert "\n  create" in error
-    assert error.startswith("Usage: triton-gateway keys")
-
-
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine() -> None:
     """A proxy cannot reach what `up` has started. Hosts that were excepted stay excepted."""
     code = (

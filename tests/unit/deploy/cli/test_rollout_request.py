@@ -78,17 +78,6 @@ def desk() -> Desk:
     return Desk()
 
 
-@pytest.mark.parametrize("failures", [0, 10])
-def test_a_rollout_is_shown_from_start_to_end(desk: Desk, failures: int) -> None:
-    """Each decision once, as it is made."""
-    desk.start()
-    desk.failures = failures
-    decisions, problems, phase = desk.run()
-    told = (["start", "roll back"], "rolled_back") if failures else (["start", "step", "promote"], "promoted")
-    assert told == (decisions, phase)
-    assert ["waiting for the controller c1"] == problems or not problems
-
-
 def test_who_follows_again_learns_who_is_away_and_misses_no_decision(desk: Desk) -> None:
     """Ctrl-C left the rollout running: the registry is away, its controller dies, and the next one goes on."""
     assert (["start"], "running") == desk.leave()[::2]

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import click
 import pytest
 
 from deploy.cli import new_rollout
-from deploy.cli.commands import canary
 from deploy.controller import plain
 from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
 from tests.fakes import FakeRegistry
-from tests.unit.deploy.controller.rollouts.world import World, fresh
 
 CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}
 
@@ -123,25 +120,3 @@ def test_what_answers_now_is_the_stable_version(
         with pytest.raises(DeployError, match=found) as caught:
             new_rollout.stable_of(serving, "e", to)
         assert "--from" in caught.value.hint
-
-
-def test_the_end_and_the_status_name_the_way_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """While it runs that is its end, after a promotion the version before, after an end without one nothing."""
-    world = World()
-    controller = world.begin(fresh())
-
-    def status(*, as_json: bool = False) -> str:
-        with click.Context(canary.status):
-            canary.status.callback.__wrapped__(endpoint="e", as_json=as_json, open_registry=lambda: world)
-        return capsys.readouterr().out
-
-    assert "e: the way back: triton-gateway canary abort --endpoint e\n" in status()
-    world.finish(controller)
-    assert status().endswith("e: the way back: triton-gateway default e 1\n")
-    assert "triton-gateway default e 1" == json.loads(status(as_json=True))[0]["way_back"]
-    assert 0 == canary._follow(world, "e", None)
-    assert capsys.readouterr().out.endswith("\nthe way back: triton-gateway default e 1\n")
-    controller = world.begin(fresh(), controller)
-    world.ask("abort")
-    world.finish(controller)
-    assert "way back" not in status()

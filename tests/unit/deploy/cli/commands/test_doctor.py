@@ -1,4 +1,4 @@
-"""The doctor's findings on this machine."""
+"""What the doctor finds of the registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deploy.cli.commands import doctor
-from deploy.cli.main import main
 from tests.fakes import FakeRegistry
 
 
@@ -36,17 +35,3 @@ def test_the_serving_task_is_read_and_its_faults_shown() -> None:
     assert ("missing", True) == (found.state, "endpoint f engine" in found.detail)
     registry.is_up = False
     assert {"serving Task": "missing"} == states(doctor.clearml("", REAL, connect=lambda _id: registry))
-
-
-def test_the_command_looks_at_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The output mentions every part, and nothing is written."""
-    for name in ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
-    main(["doctor", "--state-dir", str(tmp_path / "state")])
-    text = capsys.readouterr().out
-    for part in ("Triton server", "ClearML"):
-        assert part in text
-    assert [] == list(tmp_path.iterdir())

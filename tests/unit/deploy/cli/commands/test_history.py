@@ -36,15 +36,6 @@ def _shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
-def test_what_nobody_has_recorded_yet_is_shown_too(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _shown(capsys)
-    assert ["e/1", "other"] == [one["subject"] for one in shown["entries"]]
-    assert shown["since"]
-    look(store)
-    del store.endpoints["other"]
-    assert ["e/1", "other", "other"] == [one["subject"] for one in _shown(capsys)["entries"]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -70,16 +61,3 @@ def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsy
     assert "seen  endpoint e/1  by a ClearML client" in lines[0]
     assert [f"      new: engine_type triton, model_id {A}, version 1", f"      model_id: {A} → {B}"] == lines[1::2]
     assert "2 changes; recorded since" in err
-
-
-def test_keys_in_the_registry_are_told_by_whoever_runs_the_command(
-    store: FakeRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = ["--registry", "--pepper-file", "pepper"]
-    assert 0 == main(["keys", "create", *keys, "--tenant", "acme", "--json"])
-    name = json.loads(capsys.readouterr().out)["id"]
-    look(store)
-    assert 0 == main(["keys", "revoke", *keys, name])
-    shown = [one for one in _shown(capsys)["entries"] if one["kind"] == "key"]
-    assert [(name, "ann", False)] * 2 == [(one["subject"], one["by"], one["is_seen"]) for one in shown]
-    assert ["acme", None] == [one["after"].get("tenant") for one in shown]

@@ -147,19 +147,6 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".lock"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"), [(["list"], "--file"), (["create", "--registry", "--tenant", "a"], "--pepper-file")]
-)
-def test_a_place_of_keys_must_be_given(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file, or the registry with the gateways' pepper."""
-    for name in ("KEYS_FILE", "PEPPER_FILE"):
-        monkeypatch.delenv(f"TRITON_GATEWAY_{name}", raising=False)
-    assert 1 == main(["keys", *arguments])
-    assert said in capsys.readouterr().err
-
-
 def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring: Keyring, tmp_path: Path) -> None:
     """What the file's owner has allowed stays allowed, and a link goes on leading to it: else an end would not come."""
     key = keyring.create("--tenant", "acme")

@@ -1,21 +1,11 @@
-"""What the sub-commands share: how they are asked to stop, and which serving Task they find."""
+"""What the sub-commands share: how they are asked to stop."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
-import click
-import pytest
-from click.testing import CliRunner
-
-from deploy.cli.commands._options import registry_options
-from deploy.laptop.state_dir import StateDir
-from deploy.tools.errors import DeployError
-from tests.sites import nobody
 from tests.waiting import LIMIT_S
 
 WAITS = """
@@ -42,23 +32,3 @@ def test_any_number_of_signals_at_any_time_end_a_command() -> None:
             assert "ends" == command.stdout.readline().strip()
         finally:
             command.kill()
-
-
-@click.command()
-@registry_options
-def reads(open_registry: Callable[[], object]) -> None:
-    """A command that reads the serving Task."""
-    open_registry()
-
-
-def test_an_up_that_was_stopped_is_named_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file of variables stays; the server that it names is gone."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("CLEARML_API_HOST", "TRITON_GATEWAY_STATE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
-    with nobody() as port:
-        StateDir.at(tmp_path / ".triton-gateway").write_env({"CLEARML_API_HOST": f"http://127.0.0.1:{port}"})
-        with pytest.raises(DeployError, match=f"is not running: nothing answers at http://127.0.0.1:{port}") as refused:
-            CliRunner().invoke(reads, [], standalone_mode=False, catch_exceptions=False)
-    assert "start it again" in refused.value.hint
