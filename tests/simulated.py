@@ -6,8 +6,7 @@ has one CPU, which takes ``REQUEST_S`` per request and ``CALL_S`` per call; mean
 the end of a call. The server takes one call after the other.
 
 Next to each cell is what two full calls taking turns could give (``bound``): one half of the connections is served in
-as few calls as possible while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
-time, found by trying every cut, as if calls cost the gateway nothing.
+as few calls as possible while the other half waits.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import heapq
 import random
 import selectors
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -83,10 +82,6 @@ class Price:
     pauses: tuple[float, float] = (0.0, 0.0)
     """(interval, pause) in seconds: in every interval it does nothing for the length of the pause."""
 
-    def slower(self, times: float) -> Price:
-        """Return the price of a server that takes ``times`` as long."""
-        return replace(self, call=self.call * times, row=self.row * times, token=self.token * times)
-
     def seconds(self, rows: int, longest: int) -> float:
         """Return the time of a call without noise."""
         return self.call + self.row * rows + self.token * rows * longest
@@ -124,38 +119,16 @@ def mixed(chance: random.Random) -> int:
 MIXES: Final[dict[str, Lengths]] = {"short": short, "mixed": mixed}
 
 
-def bound(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
-    """Return the answers per second of two full calls taking turns."""
-    calls = turns(lengths, connections, tries=tries)
-    return price.at_once * sum(rows for rows, _ in calls) / sum(price.seconds(*call) for call in calls)
-
-
-def turns(lengths: Lengths, connections: int, *, tries: int = 40) -> list[tuple[int, int]]:
-    """Return the calls (rows, longest) of some turns of one half of the connections each, in the fewest calls."""
+def bound(price: Price, lengths: Lengths, connections: int) -> float:
+    """Return the answers per second of two full calls taking turns, from forty turns of half the connections."""
     chance = random.Random(1)
     half = max(connections // 2, 1)
     calls = []
-    for _ in range(tries):
+    for _ in range(40):
         ordered = sorted(lengths(chance) for _ in range(half))
         # All but the shortest rows' call are full.
         calls += [(min(end, MAX_ROWS), ordered[end - 1]) for end in range(half, 0, -MAX_ROWS)]
-    return calls
-
-
-def best(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
-    """Return the answers per second of turns that are each cut at the least possible time."""
-    chance = random.Random(1)
-    half = max(connections // 2, 1)
-    seconds = sum(_least(price, sorted(lengths(chance) for _ in range(half))) for _ in range(tries))
-    return price.at_once * half * tries / seconds
-
-
-def _least(price: Price, ordered: Sequence[int]) -> float:
-    times = [0.0]
-    for end in range(1, len(ordered) + 1):
-        starts = range(max(0, end - MAX_ROWS), end)
-        times.append(min(times[start] + price.seconds(end - start, ordered[end - 1]) for start in starts))
-    return times[-1]
+    return sum(rows for rows, _ in calls) / sum(price.seconds(*call) for call in calls)
 
 
 class _Jump(selectors.SelectSelector):

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -68,12 +67,6 @@ RESOURCES: Final = {
 MADE_OF: Final = ("keda", "prometheus-operator")
 """Those that our manifests are made of, and that KEDA needs to run: every megabyte costs each kubectl seconds."""
 
-_AWAY: Final = re.compile(
-    r"dial tcp|i/o timeout|TLS handshake|connection re(?:set|fused)|unexpected EOF|server misbehaving"
-    r"|no such host|50\d |context deadline"
-)
-_ATTEMPTS: Final = 5
-
 
 class CannotBuild(RuntimeError):
     """A program could not be built; the message says why in a line or two."""
@@ -82,17 +75,11 @@ class CannotBuild(RuntimeError):
 def paths(*names: str) -> dict[str, Path]:
     """Return the paths of all programs of folders of ``programs/``, built if needed.
 
-    Modules of the next folder are downloaded while one is built. Raises CannotBuild if Go is missing, or a module
-    cannot be downloaded or built.
+    Raises CannotBuild if Go is missing, or a module cannot be downloaded or built.
     """
-    ahead = ThreadPoolExecutor(1)
-    try:
-        fetched = {name: ahead.submit(_fetch, name) for name in names if _missing(name)}
-        for name, done in fetched.items():
-            done.result()
+    for name in names:
+        if _missing(name):
             _build(name)
-    finally:
-        ahead.shutdown(cancel_futures=True)
     return {program: _path(name, program) for name in names for program in MODULES[name].packages}
 
 
@@ -144,13 +131,6 @@ def _flags(name: str) -> list[str]:
     return ["-trimpath", "-mod=readonly", "-ldflags", _ldflags(name)]
 
 
-def _fetch(name: str) -> None:
-    """Download what the programs of a folder are made of, and nothing else of what its go.mod names."""
-    module = MODULES[name]
-    packages = [_joined(module.path, package) for package in module.packages.values()]
-    _go("list", "-deps", "-mod=readonly", *packages, cwd=FOLDER / name)
-
-
 def _build(name: str) -> None:
     """Build the programs of a folder that are missing, all at once: they share most packages."""
     programs = {program: _joined(MODULES[name].path, MODULES[name].packages[program]) for program in _missing(name)}
@@ -187,7 +167,7 @@ def _ldflags(name: str) -> str:
 
 
 def _go(*arguments: str, cwd: Path) -> str:
-    """Run go; what could not be downloaded is tried again, and said in a line if it stays so."""
+    """Run go and return what it prints. Raises CannotBuild with its last lines."""
     go = shutil.which("go")
     if go is None:
         raise CannotBuild(
@@ -201,17 +181,11 @@ def _go(*arguments: str, cwd: Path) -> str:
     }
     parallel = ["-p", str(min(2, os.cpu_count() or 1))] if arguments[0] == "build" else []
     command = [go, arguments[0], *parallel, *arguments[1:]]
-    for attempt in range(1, _ATTEMPTS + 1):
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return done.stdout
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
         lines = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
-        if not _AWAY.search("\n".join(lines)):
-            raise CannotBuild("\n".join([f"go {' '.join(arguments[:2])} in {cwd} failed:", *lines[-10:]]))
-        sys.stderr.write(f"== a module could not be downloaded (attempt {attempt} of {_ATTEMPTS}): {lines[-1]}\n")
-        if attempt < _ATTEMPTS:
-            time.sleep(10 * attempt)
-    raise CannotBuild(f"a Go module could not be downloaded after {_ATTEMPTS} attempts: {lines[-1]}")
+        raise CannotBuild("\n".join([f"go {' '.join(arguments[:2])} in {cwd} failed:", *lines[-10:]]))
+    return done.stdout
 
 
 def pin(name: str, wanted: str) -> None:

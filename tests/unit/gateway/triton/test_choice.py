@@ -163,6 +163,7 @@ def four(load: float, *last: Price, seconds: float = 3.0) -> OpenLoad:
     return open_load(prices[0], MIXES["short"], load * CAPACITY, seconds=seconds, warm=3.0, others=prices[1:])
 
 
+SLOW = Price("slow", 3 * GPU.call, 3 * GPU.row, 0.0)
 PAUSING = Price("pausing", GPU.call, GPU.row, 0.0, pauses=(3.0, 0.5))
 
 
@@ -171,7 +172,7 @@ def test_one_of_four_that_is_slow_or_pauses_does_not_set_the_tail() -> None:
     waits, and no others are sent to it.
     """
     equal = four(0.7)
-    for last, seconds, percent, most in ((GPU.slower(3.0), 3.0, 99, 2.2), (PAUSING, 6.0, 98, 1.65)):
+    for last, seconds, percent, most in ((SLOW, 3.0, 99, 2.2), (PAUSING, 6.0, 98, 1.65)):
         found = four(0.7, last, seconds=seconds)
         assert found.answers >= 0.98 * equal.answers
         assert found.percentile(percent) <= most * equal.percentile(percent)
@@ -179,4 +180,4 @@ def test_one_of_four_that_is_slow_or_pauses_does_not_set_the_tail() -> None:
 
 def test_the_capacity_of_a_slow_server_is_used_under_overload() -> None:
     """The load exceeds the three others. The slow one helps, and hardly any request is refused."""
-    assert four(0.8, GPU.slower(3.0)).answers >= 0.95 * 0.8 * CAPACITY
+    assert four(0.8, SLOW).answers >= 0.95 * 0.8 * CAPACITY
