@@ -82,28 +82,3 @@ async def test_replaced_endpoints_are_freed_without_garbage_collection(stack: An
         await stack.until(lambda: all(one() is None for one in before.values()))
     finally:
         gc.enable()
-
-
-async def test_a_change_rebuilds_only_the_changed_version(stack: Any) -> None:
-    """Triton is asked once for its tensors."""
-    stack.add_text_model("m1")
-    stack.add_text_model("m2")
-    urls = [f"e{number}/{version}" for number in range(6) for version in (1, 2)]
-    for url in urls:
-        name, _, version = url.partition("/")
-        stack.deploy(name, version=version)
-    await stack.served(*urls)
-    described: list[str] = []
-    describe = stack.backend.describe
-
-    async def counted(model: str) -> Any:
-        described.append(model)
-        return await describe(model)
-
-    stack.backend.describe = counted
-    before = dict(stack.gateway.table.current.endpoints)
-    stack.deploy("e3", "m2", version="2")
-    await stack.until(lambda: stack.gateway.table.current.endpoints["e3/2"] is not before["e3/2"])
-    after = stack.gateway.table.current.endpoints
-    assert ["e3/2"] == [url for url in urls if after[url] is not before[url]]
-    assert [after["e3/2"].identity.triton_name] == described

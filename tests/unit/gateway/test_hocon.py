@@ -92,6 +92,7 @@ def same(text: str) -> bool:
     [
         ('a = ["", "b"]', ["b"]), ('a = "x\\ny\\q"', "x\ny\\q"), ("a = -inf", "-inf"), ("a = 1e-07", 1e-7),
         ('a = """x "y"\n"""', 'x "y"\n'), ("a { b/c d = 1 }", {"b/c d": 1}), ("a = null", None),
+        ('a = "q\\"\\\\ \\n{}=é"', 'q"\\ \n{}=é'),
         ("a { include b { c = 1 } }", {"include b": {"c": 1}}),
         ('a {\n  w = [0.1, 0.9]\n  l = []\n  "t/*" {\n    b = null\n  }\n}',
          {"w": [0.1, 0.9], "l": [], "t/*": {"b": None}}),
@@ -116,27 +117,6 @@ def test_what_the_sdk_writes_is_read_as_it_reads_it_or_refused(section: dict[str
 @settings(max_examples=600, deadline=None)
 @given(SCRAPS)
 def test_any_text_that_is_read_means_the_same_to_the_sdk(text: str) -> None:
-    assert same(text)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.dictionaries(
-        st.sampled_from(["e", "e/1", "a-b_c", "a.b/2", "A b", "include", "includes/1"]),
-        st.dictionaries(
-            st.sampled_from(["engine_type", "aux", "size"]),
-            st.one_of(
-                st.text("abc\"\\ \n{}=é", max_size=9).filter(lambda t: '"""' not in t and t[-1:] != '"'),
-                st.lists(st.lists(st.integers())), st.lists(st.sampled_from(["", "a b", "c"])), st.booleans(),
-                st.floats(allow_nan=False), st.dictionaries(st.just("k"), st.integers()), st.none(),
-            ),
-        ),
-    )
-)  # fmt: skip
-def test_the_sdks_form_is_read(section: dict[str, Any]) -> None:
-    """And means what the SDK reads."""
-    text = config_dict_to_text(section)
-    assert ours(text) is not None
     assert same(text)
 
 
@@ -165,10 +145,6 @@ def test_what_the_sdk_does_not_write_is_refused_with_its_line(text: str, message
     with pytest.raises(hocon.Unreadable) as refused:
         hocon.parse(text)
     assert message in str(refused.value)
-
-
-def test_an_unchanged_text_is_not_parsed_again() -> None:
-    assert hocon.read("a { unchanged = 1 }") is hocon.read("a { unchanged = 1 }")
 
 
 @pytest.mark.parametrize(

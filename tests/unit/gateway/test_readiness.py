@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
 from gateway.registry.reports import ModelReport, record
 from gateway.workers import Link
@@ -55,12 +53,8 @@ async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) 
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
 
-async def test_a_gateway_that_cannot_read_its_configuration_says_so(
-    stack: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It serves on with what it read before, and names what it is told by the registry until that answers again. One
-    that has read nothing names the serving Task's id, as the log does: it was deleted or mistyped.
-    """
+async def test_a_gateway_that_cannot_read_its_configuration_says_so(stack: Any) -> None:
+    """It serves on with what it read before, and names what it is told by the registry until that answers again."""
     stack.deploy("e")
     await stack.served("e")
     stack.registry.is_up = False
@@ -69,18 +63,6 @@ async def test_a_gateway_that_cannot_read_its_configuration_says_so(
     assert (200, {"ready": True, "reasons": [], "degraded": [told]}) == await readyz(stack)
     stack.registry.is_up = True
     await stack.until(lambda: not stack.gateway.health.degraded())
-
-    def refuse() -> str:
-        raise RegistryRefused("serving Task 5eed does not exist", hint="check CLEARML_SERVING_TASK_ID")
-
-    monkeypatch.setattr(stack.registry, "marker", refuse)
-    shutil.rmtree(stack.folder / "state")
-    fresh = stack.new_gateway()
-    async with starting(fresh):
-        await stack.until(lambda: bool(fresh.health.registry_error))
-        said = "the serving Task has not been read yet: serving Task 5eed does not exist; check CLEARML_SERVING_TASK_ID"
-        code, body = await readyz(stack, fresh)
-        assert (503, [said], [said]) == (code, body["reasons"], fresh._status()["not_ready_because"])
 
 
 async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:

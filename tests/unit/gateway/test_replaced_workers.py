@@ -6,13 +6,11 @@ import contextlib
 import os
 import signal
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.expositions import parse
 from tests.fake_gateway import NAMES, FakeGateway
 from tests.waiting import LIMIT_S, until
 
@@ -97,37 +95,3 @@ def test_workers_of_a_killed_parent_stop_accepting(tmp_path: Path) -> None:
             until(lambda: not gateway.is_listening())
             assert b"HTTP/1.1 200 OK" == answered(connection)
         until(lambda: not gateway.workers())
-
-
-def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
-    """Whether killed or replaced in order, and whichever worker is scraped: what was shown never falls."""
-
-    def answered() -> float:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port}/metrics", timeout=LIMIT_S).read().decode()
-        return sum(
-            value for name, labels, value in parse(text)
-            if name == "gateway_requests_total" and labels["outcome"] == "ok"
-        )  # fmt: skip
-
-    shown = [0.0]
-
-    def look() -> float:
-        shown.append(answered())
-        assert shown[-1] >= shown[-2]
-        return shown[-1]
-
-    for _ in range(40):
-        assert 200 == gateway.ask()
-    until(lambda: look() >= 40)
-    killed = min(gateway.workers())
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: killed not in gateway.workers() and len(gateway.workers()) == 2)
-    for _ in range(20):
-        look()
-    ended, asked = min(gateway.workers()), shown[-1]
-    os.kill(ended, signal.SIGTERM)
-    while ended in gateway.workers() or len(gateway.workers()) < 2:
-        assert 200 == gateway.ask()
-        asked += 1
-        look()
-    until(lambda: look() >= asked)

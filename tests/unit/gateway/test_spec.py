@@ -94,22 +94,6 @@ def test_a_static_endpoint_overrides_the_auto_update_one() -> None:
     assert "static" == spec.endpoints["e/1"].model_id
 
 
-def test_monitoring_and_metrics_are_decoded() -> None:
-    """Auto-update rules and declared metrics, as the CLI writes them."""
-    spec = decode(task(
-        model_monitoring='auto { base_serving_url = "auto", engine_type = "triton", monitor_project = "p", '
-        'monitor_name = "n", monitor_tags = ["t"], only_published = true, max_versions = 2 }',
-        metric_logging='e/1 { endpoint = "e/1", log_frequency = 0.5, metrics { x0 { type = "scalar", '
-        'buckets = [0.0, 0.5] }, animal { type = "enum", buckets = ["cat"] }, '
-        'lat { type = "value", buckets = null } } }',
-    ))  # fmt: skip
-    rule = spec.monitoring["auto"]
-    assert ("p", "n", ("t",), True, 2) == (rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
-    assert [("x0", "scalar", (0.0, 0.5)), ("animal", "enum", ("cat",)), ("lat", "value", ())] == [
-        (v.name, v.type, v.buckets) for v in spec.metrics["e/1"].variables
-    ]
-
-
 def test_only_a_change_of_the_desired_state_is_a_new_revision() -> None:
     """Not a renamed service or a comment, but a changed endpoint, or other code under the same name."""
     one = decode(task(endpoints=ENDPOINTS))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests import simulated
@@ -25,12 +23,6 @@ def test_throughput_is_at_least_90_per_cent_of_two_full_calls_taking_turns(
     assert answers >= 0.9 * bound(price, MIXES[mix], connections)
 
 
-def test_prices_are_learned_even_if_all_calls_are_equally_full() -> None:
-    """128 connections fill every call. The batcher still finds out that cutting calls by length is cheaper."""
-    answers = load(TOKEN, MIXES["short"], 128, warm=6.0).answers
-    assert answers >= 1.1 * bound(TOKEN, MIXES["short"], 128)
-
-
 def test_a_very_fast_server_gets_no_small_calls() -> None:
     """The gateway's own time for each call counts then, so requests still share calls."""
     assert load(Price("instant", 50e-6, 1e-6, 0.0), MIXES["mixed"], 64).rows >= 16
@@ -50,17 +42,6 @@ def test_lone_requests_leave_at_once() -> None:
     assert max(cell.seconds) == pytest.approx(own, abs=1e-6)
 
 
-@pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
-def test_no_request_is_passed_over_for_long(price: Price) -> None:
-    """Long texts are rare, but the oldest request is always in the next call: its worst time is a few turns."""
-
-    def lengths(chance: random.Random) -> int:
-        return 250 if chance.random() < 0.01 else chance.randint(8, 16)
-
-    cell = load(price, lengths, 64)
-    assert max(cell.seconds) < 8 * cell.p50
-
-
 @pytest.mark.parametrize("callers", [2, 4, 8])
 def test_callers_who_come_back_at_once_share_one_call(callers: int) -> None:
     """Not two calls that take turns, each with half of them."""
@@ -74,12 +55,6 @@ def test_callers_who_think_for_a_moment_are_not_awaited(pause: float) -> None:
     """Their answers take two calls at most, and no wait is added."""
     cell = load(CALL, MIXES["short"], 8, pause=pause)
     assert cell.p50 < 2.2 * CALL.seconds(8, 16)
-
-
-def test_independent_requests_are_not_delayed() -> None:
-    """At a tenth of the capacity, half of them have a call of their own."""
-    found = open_load(CALL, MIXES["short"], 50.0, rule="off", seconds=20.0)
-    assert found.percentile(50) < 1.15 * CALL.seconds(1, 16) + 1e-3
 
 
 GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
@@ -129,12 +104,3 @@ def test_a_tenant_that_sends_many_times_its_share_takes_nothing_from_another_one
     assert hard["quiet"].answers >= 0.99 * hard["quiet"].asked
     assert hard["quiet"].percentile(99) <= 1.6 * calm["quiet"].percentile(99)
     assert hard["greedy"].answers >= 0.6 * CAPACITY
-
-
-def test_tenants_that_together_exceed_the_capacity_get_equal_shares() -> None:
-    """Fifty tenants: waits stay short, and each gets about as many answers as the others."""
-    found = open_load(GPU, MIXES["short"], {str(number): 0.04 * CAPACITY for number in range(50)})
-    each = [tenant.answers for tenant in found.tenants.values()]
-    assert found.answers >= 0.95 * CAPACITY
-    assert min(each) >= 0.7 * max(each)
-    assert max(tenant.percentile(99) for tenant in found.tenants.values()) <= 0.4

@@ -9,6 +9,7 @@ import contextlib
 import json
 import zipfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -25,6 +26,7 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Histogram, Series
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
+from gateway.path.canary import weighted
 from gateway.path.routing import Snapshot
 from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
@@ -144,7 +146,7 @@ async def test_a_build_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 
 
 def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
-    """A rule over a prefix may match a version later, so waiting for it is not useless."""
+    """Unless its last route can still be taken. A rule over a prefix may match a version later, so waiting helps."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m", version="1")
     registry.canary = {
@@ -159,6 +161,10 @@ def test_a_canary_without_a_route_is_as_its_first_version_or_refused() -> None:
     found = cast("dict[str, Version]", assemble_snapshot(plan, {}, pending, Snapshot()).pending)
     assert found["c"] is pending["e/1"]
     assert [("refused", True), ("refused", False)] == [(found[x].state, found[x].is_final) for x in ("bad", "later")]
+    route = weighted([("e/1", 1.0)])
+    before, built = Snapshot(canaries=MappingProxyType({"bad": route})), cast("Any", {"e/1": object()})
+    assert route is assemble_snapshot(plan, built, {}, before).canaries["bad"]
+    assert {"bad"} <= assemble_snapshot(plan, {}, pending, before).pending.keys()
 
 
 def tensors(folder: Path, **members: str) -> tuple[Assembler, EndpointPlan, FakeBackend, str]:

@@ -147,23 +147,6 @@ async def test_builds_begin_one_by_one(world: World) -> None:
     assert urls == world.assembler.begun
 
 
-async def test_callers_and_the_status_read_the_same_version(world: World) -> None:
-    """A change of the version's state shows everywhere at once: nothing is published, the object says it."""
-    world.assembler.waits["a"] = asyncio.Event()
-    world.want("a")
-    async with world.running():
-        await soon(lambda: world.assembler.begun == ["a"])
-        routes = world.table.current
-        [told] = world.follower.status()["pending"]
-        assert ("pending", "building it", 1) == (told["state"], told["reason"], told["attempts"])
-        world.assembler.fails["a"] = SpecFault("no such model", hint="register it")
-        world.assembler.waits["a"].set()
-        await soon(lambda: routes.pending["a"].state == "failed")
-        assert routes is world.table.current
-        assert {"a": "has failed: no such model; register it"} == world.follower.versions.unserved()
-        assert world.follower.status()["pending"][0]["is_final"]
-
-
 async def test_a_model_that_the_task_names_no_more_is_forgotten(world: World, tmp_path: Path) -> None:
     """After ten thousand versions of auto-update a change costs what it cost at the start."""
     async with world.running():

@@ -86,20 +86,6 @@ def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
     assert ({"e": endpoint}, {}) == (world.versions.endpoints(), world.versions.pending())
 
 
-def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> None:
-    """It is built once if the Task wants the same, and not at all if the endpoint was removed."""
-    world = World()
-    saved = {url: plan(url, "a") for url in "efg"}
-    former, same, removed = world.versions.restore(saved, frozenset("efg"))
-    [wanted] = world.want(e="b", f="a")
-    assert ([removed], [same]) == (world.given_up, [one for one in world.versions if one.url == "f"])
-    world.serve(former)
-    assert former is world.versions.served()["e"]
-    assert {"e": plan("e", "a")} == world.versions.former()
-    world.serve(wanted)
-    assert ([former], {}) == (world.versions.leaving, world.versions.former())
-
-
 URLS = st.sampled_from(["e", "f", "g/1", "g/2"])
 
 

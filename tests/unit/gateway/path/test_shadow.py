@@ -198,17 +198,6 @@ async def test_a_busy_gateway_mirrors_no_requests(make_stack: Any) -> None:
             assert dropped == (await mirrored(stack, number + 1))["dropped"]
 
 
-async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(stack: Any) -> None:
-    """Both versions get the same input and agree."""
-    code = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {'y': body.pop('x')}\n"
-    for version in ("1", "2"):
-        stack.add_hook("h", code, version=version)
-    await stack.served("h/1", "h/2")
-    await mirror(stack, to="h/2", name="h")
-    await stack.client.post("/serve/h/1", json={"x": 1})
-    assert 1 == (await mirrored(stack, 1, "h"))["agreed"]
-
-
 async def test_an_invalid_shadow_is_reported_as_a_fault(stack: Any) -> None:
     """It mirrors nothing."""
     stack.deploy("e", "m1", version="1")
