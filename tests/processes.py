@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -14,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from gateway.parent_death import ending_with_parent
 from tests.waiting import LIMIT_S
@@ -132,56 +131,12 @@ class Server:
         self.process.wait()
 
 
-class Child:
-    """A process that reads questions as lines of JSON on its stdin and answers on stdout."""
-
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-            env=None if env is None else dict(env),
-        )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
-
-    def say(self, question: Any) -> None:
-        """Write a line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-
-    def hear(self) -> Any:
-        """Read a line. Raises ``ServerFailed`` if the child has ended."""
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise ServerFailed(f"process {self.pid} ended with {self._process.wait()}")
-        return json.loads(line)
-
-    def ask(self, question: Any) -> Any:
-        """Write a line and read the answer."""
-        self.say(question)
-        return self.hear()
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.communicate()
-
-
 def ask(url: str, body: bytes | None = None, *, timeout: float = 60.0, key: str = "") -> bytes:
     """GET, or POST ``body`` as JSON, with an API key if given, and return the content of a 200. Raises ``OSError``."""
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     request = urllib.request.Request(url, data=body, headers=headers)
     with _opener.open(request, timeout=timeout) as reply:
         return bytes(reply.read())
-
-
-def ask_json(url: str) -> dict[str, Any]:
-    """GET a JSON object."""
-    found = json.loads(ask(url))
-    return found if isinstance(found, dict) else {}
 
 
 def describe(error: OSError) -> str:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-from tests.waiting import LIMIT_S
 
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -31,22 +27,6 @@ class Asked:
     def json(self) -> Any:
         """Its content, None without one."""
         return json.loads(self.body) if self.body else None
-
-
-def passed_on(asked: Asked, target: str) -> tuple[int, Any]:
-    """What the server at ``target`` answers to the same request."""
-    headers = {name: value for name, value in asked.headers.items() if name.lower() not in ("host", "connection")}
-    request = urllib.request.Request(f"{target}{asked.path}", asked.body or None, headers, method=asked.method)
-    try:
-        answer: Any = _opener.open(request, timeout=LIMIT_S)
-    except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        content = answer.read()
-        return answer.status, json.loads(content) if "json" in answer.headers["content-type"] else content
-
-
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager

@@ -5,8 +5,6 @@ The answer of a *multiplying* model identifies it. A *counting* model classifies
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -99,21 +97,4 @@ def counting_bundle(folder: Path, **config: Any) -> Path:
     worth = np.zeros((len(SPECIAL) + len(WORDS), 2), dtype=np.float32)
     worth[5, 0] = worth[4, 1] = 1
     summed(folder / "model.onnx", worth, "logits")
-    return folder
-
-
-def static_bundle(source: Path, folder: Path, *, width: int = 384) -> Path:
-    """Write an encoder with the texts of ``source`` (a folder of BERT's files), once: the mean of its tokens' vectors.
-
-    The graph takes ``input_ids`` and ``attention_mask`` (int64, batch × length) and returns ``sentence_embedding``
-    (float32, batch × width) of length 1.
-    """
-    if (folder / "model.onnx").is_file():
-        return folder
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    config = json.loads((source / "config.json").read_text())
-    config |= {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 1}  # others read them all
-    (folder / "config.json").write_text(json.dumps(config))
-    vectors = np.random.default_rng(1).normal(size=(config["vocab_size"], width)).astype(np.float32)
-    summed(folder / "model.onnx", vectors, "sentence_embedding", is_normal=True)
     return folder

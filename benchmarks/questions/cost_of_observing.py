@@ -21,6 +21,7 @@ import os
 import random
 import socket
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shared import corpus
-from benchmarks.shared.command import again, narrator, parser, tell
+from benchmarks.shared.command import ROOT, again, narrator, parser, tell
 from benchmarks.shared.load import closed_loop, render
 from benchmarks.shared.machine import cpu_seconds, pin
 from benchmarks.shared.results import DOCS, facts_of, put, save
@@ -145,8 +146,10 @@ class _Gateway:
         state.mkdir()
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver} if form == "spans" else dict(os.environ)
         self.form = form
-        self.process = processes.Child(again(__name__, "--serve", form, "--state", str(state)), env=environ)
-        self.port = self.process.hear()
+        argv = again(__name__, "--serve", form, "--state", str(state))
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ)
+        assert self.process.stdout is not None
+        self.port = json.loads(self.process.stdout.readline())
         pin([self.process.pid], [core])
 
     def round(self, bodies: list[bytes], seconds: float, connections: int, start: int) -> float:
@@ -234,7 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 say(f"round {number + 1}: {', '.join(f'{f} {v[-1]:.1f}' for f, v in found.items())} µs")
         finally:
             for gateway in gateways:
-                gateway.process.stop()
+                gateway.process.kill()
+                gateway.process.wait()
     report: dict[str, Any] = {
         "facts": facts_of(options.rounds), "texts": options.texts, "connections": options.connections,
     }  # fmt: skip

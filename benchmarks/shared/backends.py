@@ -100,7 +100,7 @@ class Triton:
 
     def version(self) -> str:
         """Return Triton's own version."""
-        return str(processes.ask_json(f"http://{self.http}/v2")["version"])
+        return str(json.loads(processes.ask(f"http://{self.http}/v2"))["version"])
 
     def serve(self, name: str, backend: Backend, bundle: Path) -> None:
         """Load ``backend``'s model under ``name``, unless it is already loaded."""
@@ -125,7 +125,7 @@ class Triton:
     def statistics(self) -> dict[str, tuple[int, int, int]]:
         """Return (rows, calls of the model, failed requests) of every loaded model so far."""
         found = {}
-        stats: Any = processes.ask_json(f"http://{self.http}/v2/models/stats")["model_stats"]
+        stats: Any = json.loads(processes.ask(f"http://{self.http}/v2/models/stats"))["model_stats"]
         for model in stats:
             failed = int(model["inference_stats"]["fail"]["count"])
             found[model["name"]] = (int(model["inference_count"]), int(model["execution_count"]), failed)

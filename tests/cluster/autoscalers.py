@@ -139,9 +139,9 @@ def _serve(cluster: Cluster, namespace: str, name: str, port: int, groups: list[
     cluster.apply(*objects)
 
 
-def target(address: str, path: str, namespace: str, pod: str, *, is_triton: bool = False) -> dict[str, Any]:
+def target(address: str, path: str, namespace: str, pod: str) -> dict[str, Any]:
     """Return an entry of http_sd for a pod: where it is scraped, and the labels that a ServiceMonitor adds."""
-    pool = "default" if is_triton or "/triton/" in path else ""
+    pool = "default" if "/triton/" in path else ""
     labels = _LABELS | {
         "__metrics_path__": path, "namespace": namespace, "pod": pod, "instance": f"{namespace}/{pod}",
         "release": "triton-gateway", "pool": pool,

@@ -21,14 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(grouped)  # type: ignore[attr-defined]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a run in several processes that does not keep the tests of an install in one of them, in their order."""
-    if hasattr(session.config, "workerinput") and session.config.option.loadgroup:
-        spread = [i.nodeid for i in session.items if i.get_closest_marker("xdist_group") and "@" not in i.nodeid]
-        if spread:
-            raise pytest.UsageError(f"pytest-xdist does not group {len(spread)} tests, {spread[0]} for example")
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A running one, with custom resource definitions; pods are ready soon."""

@@ -23,9 +23,6 @@ _CHANGED: Final = {
 }
 """What an upgrade changes: the size of gateways, and every image's tag."""
 
-_GATEWAYS: Final = "app.kubernetes.io/component=gateway"
-"""What selects gateway pods."""
-
 _WARNING: Final = re.compile(r"^W\w* ?.*|^Warning:.*", re.MULTILINE)
 
 
@@ -114,24 +111,6 @@ class Install:
         items = self.cluster.get(kinds, "--namespace", self.namespace)["items"]
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"].get("generation", 0) for one in items}
 
-    def ready_gateways(self) -> set[str]:
-        """Return the addresses of the gateway pods that are ready and do not end."""
-        pods = self.cluster.get("pods", "--namespace", self.namespace, "--selector", _GATEWAYS)["items"]
-        return {
-            pod["status"]["podIP"] for pod in pods
-            if "deletionTimestamp" not in pod["metadata"]
-            and _condition(pod, "Ready").get("status") == "True"
-        }  # fmt: skip
-
-    def counted(self) -> set[str]:
-        """Return the addresses behind the name by which gateways count themselves, as a name server publishes them."""
-        name = "kubernetes.io/service-name=triton-gateway-peers"
-        slices = self.cluster.get("endpointslices", "--namespace", self.namespace, "--selector", name)["items"]
-        return {
-            address for each in slices for endpoint in each["endpoints"] or () for address in endpoint["addresses"]
-            if endpoint["conditions"]["ready"]
-        }  # fmt: skip
-
     def events(self) -> list[str]:
         """Return warnings among the events: reason, object and message."""
         items = self.cluster.get("events", "--namespace", self.namespace, "--field-selector=type=Warning")["items"]
@@ -150,10 +129,6 @@ class Install:
             path.write_text(yaml.safe_dump(_CHANGED | {"image": {"registry": "example.com", "tag": "0.1.1"}}))
             values += ["--values", str(path)]
         return ("triton-gateway", str(CHART), "--namespace", self.namespace, *values)
-
-
-def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
-    return next((each for each in pod["status"].get("conditions", ()) if each["type"] == kind), {})
 
 
 @contextmanager

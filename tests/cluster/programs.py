@@ -1,8 +1,8 @@
 """The programs of a real Kubernetes, built from their Go modules by ``python -m tests.cluster.programs``.
 
 Each folder of ``programs/`` is a Go module of tool dependencies: its go.mod and go.sum pin every module that a program
-is made of. A module's ``replace`` lines count only in the main module, so each upstream has a folder of its own,
-written by ``python -m tests.cluster.programs --pin kubernetes=1.36.3``.
+is made of. A module's ``replace`` lines count only in the main module, so each upstream has a folder of its own, with
+what its go.mod requires and replaces; a folder ``./staging/src/NAME`` of Kubernetes is module ``NAME`` of v0.x.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 FOLDER: Final = Path(__file__).parent / "programs"
 
@@ -188,56 +188,13 @@ def _go(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def pin(name: str, wanted: str) -> None:
-    """Write go.mod and go.sum of a folder of ``programs/`` for a version of its upstream."""
-    module, folder = MODULES[name], FOLDER / name
-    with tempfile.TemporaryDirectory() as empty:
-        upstream = json.loads(_go("mod", "download", "-json", f"{module.path}@v{wanted}", cwd=Path(empty)))
-        theirs = json.loads(_go("mod", "edit", "-json", upstream["GoMod"], cwd=Path(empty)))
-    folder.mkdir(exist_ok=True)
-    for file in ("go.mod", "go.sum"):
-        (folder / file).unlink(missing_ok=True)
-    tools = [f"-tool={_joined(module.path, package)}" for package in module.packages.values()]
-    (folder / "go.mod").write_text(f"module triton-gateway/tests/cluster/programs/{name}\n")
-    _go("mod", "edit", f"-go={theirs['Go']}", f"-require={module.path}@v{wanted}", *_taken(theirs, wanted), *tools,
-        cwd=folder)  # fmt: skip
-    _go("mod", "edit", "-fmt", cwd=folder)
-    for package in module.packages.values():
-        _go("list", "-mod=mod", "-deps", _joined(module.path, package), cwd=folder)  # completes go.sum
-
-
-def _taken(theirs: Mapping[str, Any], wanted: str) -> list[str]:
-    """Take over what an upstream's go.mod requires and replaces; Kubernetes' staging folders are modules of v0.x."""
-    staging = "v0." + wanted.split(".", 1)[1]
-    flags = []
-    for one in theirs.get("Require") or ():
-        version_ = staging if one["Version"] == "v0.0.0" and one["Path"].startswith("k8s.io/") else one["Version"]
-        flags.append(f"-require={one['Path']}@{version_}")
-    for one in theirs.get("Replace") or ():
-        old = "@".join(filter(None, (one["Old"]["Path"], one["Old"].get("Version"))))
-        new = one["New"]["Path"]
-        if new.startswith("./staging/"):
-            flags.append(f"-replace={old}={one['Old']['Path']}@{staging}")
-        elif not new.startswith("."):
-            flags.append(f"-replace={old}=" + "@".join(filter(None, (new, one["New"].get("Version")))))
-    return flags
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build programs and print where they are, or pin other versions."""
+    """Build programs and print where they are."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.programs", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"{', '.join(MODULES)}; those of .ci/run cluster if none is named")
     parser.add_argument("--installs", action="store_true", help="those of `.ci/run installs`: all but autoscalers")
-    parser.add_argument(
-        "--pin", action="append", default=[], metavar="NAME=VERSION", help="write its go.mod and go.sum"
-    )
     options = parser.parse_args(argv)
     try:
-        for each in options.pin:
-            name, _, wanted = each.partition("=")
-            pin(name, wanted)
-        if options.pin and not options.name:
-            return 0
         for name in () if options.name else RESOURCES:
             definitions(name)
         names = options.name or (INSTALLS if options.installs else CLUSTER)

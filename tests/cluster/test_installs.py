@@ -53,14 +53,6 @@ def test_every_pod_is_let_in_and_gets_ready(install: Install) -> None:
     assert [] == install.warnings
 
 
-def test_the_name_that_gateways_are_counted_by_has_the_ready_ones(install: Install) -> None:
-    """As a name server reads it: the ready endpoints of the headless Service in ``TRITON_GATEWAY_REPLICAS``."""
-    install.settle()
-    until(lambda: install.counted() == install.ready_gateways(), pause=1, what="every ready gateway counted")
-    deployments = {name for kind, _, name in (each.partition("/") for each in install.objects()) if "deploy" in kind}
-    assert bool(install.counted()) == ("triton-gateway" in deployments)
-
-
 def test_a_second_apply_changes_nothing(install: Install) -> None:
     """No object's wanted state, no pod; and the API has what the files say."""
     install.settle()  # the autoscalers have given every tier its least

@@ -109,16 +109,6 @@ def stack(podman: None) -> Iterator[None]:
         compose("down", "-v", "--timeout", "20")
 
 
-@pytest.mark.parametrize("profiles", ["", "embedded,gpu", "cpu"])
-def test_compose_itself_accepts_every_choice(profiles: str) -> None:
-    """Schema, references between services, interpolation; also of the profiles that cannot be started here."""
-    chosen = [word for name in profiles.split(",") if name for word in ("--profile", name)]
-    sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--quiet")
-    services = set(sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--services").split())
-    assert ("triton-gpu" in profiles.replace("gpu", "triton-gpu")) == ("triton-gpu" in services)
-    assert ("cpu" != profiles) == ("controlplane" in services)
-
-
 def test_one_request_is_answered_end_to_end(stack: None) -> None:
     """Raw text in, the right answer out: balancer, gateway, Triton in containers of their own."""
     code, answer = ask(f"{GATEWAY}/serve/demo/1", {"text": "what a wonderful film"})
