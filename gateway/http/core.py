@@ -263,12 +263,16 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the address."""
-        self._add_to_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._limits.max_head_bytes:
+            raise self._too_large()
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header; trailers after a chunked body are counted and dropped."""
-        self._add_to_head(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.max_head_bytes:
+            raise self._too_large()
         self._head_lines += 1
         if self._head_lines > self._limits.max_headers:
             limit = f"the request's head has more than {self._limits.max_headers} lines"
@@ -279,11 +283,6 @@ class Connection(asyncio.Protocol):
                 raise MalformedRequest("the only transfer-encoding that is read is chunked")
             if name != b"upgrade":
                 self._headers.append((name, value))
-
-    def _add_to_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.max_head_bytes:
-            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"
