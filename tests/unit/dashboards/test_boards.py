@@ -12,7 +12,6 @@ import pytest
 from dashboards import boards, rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from dashboards.panels import Board
-from gateway.metrics import catalog
 from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
 from tests.kube_tools import EVERY_RULE, RECORDS
 
@@ -104,14 +103,6 @@ def test_each_panel_has_legends_of_labels_that_are_there(board: Board) -> None:
     assert content["uid"] == board.uid
 
 
-def test_models_lead_to_clearml_and_their_lineage() -> None:
-    """From each version: its page in ClearML, the gateway's lineage route; the labels are those of the metric."""
-    (panel,) = [p for p in boards.OVERVIEW.panels() if p.links]
-    fields = set(re.findall(r"__data\.fields\.(\w+)", " ".join(url for _, url in panel.links)))
-    assert {"link", "instance", "endpoint", "version"} == fields
-    assert fields <= {*catalog.MODEL_INFO.labels, "instance"}
-
-
 def asked(board: Board, title: str, query: int = 0) -> str:
     """An expression of a panel, as Grafana asks it with everything chosen."""
     (panel,) = [panel for panel in board.panels() if panel.title == title]
@@ -160,21 +151,4 @@ def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., N
             ]},
             {"expr": asked(boards.CAPACITY, "CPU per request"), "eval_time": "30m", "exp_samples": []},
         ],
-    )  # fmt: skip
-
-
-def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None]) -> None:
-    """-0.5 before 2 and that before 10, the open one after all, what has no number last: Grafana sorts a number."""
-    bins = {"-0.5": "-0.5", "1e-05": "1e-05", "2": "2", "10": "10", "+Inf": "1e300", "other": "1e301",
-            "missing": "1e302"}  # fmt: skip
-    assert [*bins] == sorted(bins, key=lambda name: float(bins[name]))
-    of = 'endpoint="e",version="1",variable="x",of="reference"'
-    expr = asked(boards.DRIFT, "Now and in the reference", query=1)
-    evaluate(
-        {f'controller_drift_share_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},
-        promql_expr_test=[{
-            "expr": f"count by (order, bin) ({expr})", "eval_time": "30m", "exp_samples": [
-                {"labels": f'{{bin="{name}",order="{order}"}}', "value": 1} for name, order in bins.items()
-            ],
-        }],
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -39,6 +40,7 @@ UNITS = {
         f"{COMMANDS}.controller",
         "deploy.cli.main",
         "deploy.probe",
+        "deploy.laptop.demo.seed",
     },
     "sync": {"deploy.sync", f"{COMMANDS}.sync"},
     "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
@@ -65,19 +67,21 @@ ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "redis": "redis",
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
 
-def foreign(graph: grimp.ImportGraph, unit: str) -> set[str]:
-    """What is imported from outside by a unit and everything of ours that it imports, functions' own imports too."""
-    roots = {module for place in UNITS[unit] for module in (place, *graph.find_descendants(place))}
-    for place in ELSEWHERE_RUN.get(unit, ()):
+def foreign(graph: grimp.ImportGraph, places: Iterable[str], elsewhere: Iterable[str] = ()) -> set[str]:
+    """What is imported from outside by modules and everything of ours that they import, functions' own imports too."""
+    roots = {module for place in places for module in (place, *graph.find_descendants(place))}
+    for place in elsewhere:
         roots -= {place, *graph.find_descendants(place)}
     reached = set().union(*(graph.find_upstream_modules(module) for module in roots))
     return {name.partition(".")[0] for name in reached} - {*OURS, *sys.stdlib_module_names}
 
 
-@pytest.fixture(scope="module")
-def graph() -> grimp.ImportGraph:
+def build_graph() -> grimp.ImportGraph:
     """Who imports what, but for what only types need."""
     return grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True)
+
+
+graph = pytest.fixture(scope="module")(build_graph)
 
 
 DISTRIBUTIONS = {
@@ -91,7 +95,7 @@ def test_what_a_unit_imports_is_declared_by_its_extra(graph: grimp.ImportGraph, 
     installed = {*REQUIRED[""], *REQUIRED[unit]}
     missing = {
         module: sorted(name for name in graph.modules if module in graph.find_modules_directly_imported_by(name))
-        for module in foreign(graph, unit)
+        for module in foreign(graph, UNITS[unit], ELSEWHERE_RUN.get(unit, ()))
         if not DISTRIBUTIONS.get(module, {module}) & installed.union(REQUIRED.get(ELSEWHERE.get(module, ""), ()))
     }
     assert missing == {}

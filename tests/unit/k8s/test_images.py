@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.docker.requirements import IMAGES, requirements
+from tests.unit.deploy.test_extras import DISTRIBUTIONS, build_graph, foreign
 
 ROOT = Path(__file__).parents[3]
-OURS = ("gateway", "preprocessing", "deploy", "dashboards")
-
-PROCESSES: Mapping[str, tuple[str, ...]] = {
-    "gateway": (
-        "gateway",
-        "deploy.controller",
-        "deploy.cli.commands.controller",
-        "deploy.laptop.demo.seed",
-    ),
+PROCESSES = {
     "sync": ("deploy.cli.commands.sync", "deploy.cli.commands.doctor", "deploy.sync"),
     "controlplane": ("deploy.controlplane",),
     "triton-cpu": ("deploy.tritonserver", "deploy.sync.runtime"),
-    "laptop": ("gateway", "deploy.sync", "deploy.controlplane", "deploy.tritonserver", "deploy.laptop.demo.seed"),
-    "bundles": ("deploy.bundles",),
 }
-"""Packages and modules that run in each image."""
+"""What runs in the images that have a part of the base's packages; others have them all, and their extras' (see
+``test_extras``).
+"""
 
 NEVER: Mapping[str, tuple[str, ...]] = {
     "gateway": ("torch", "uvicorn", "onnxruntime", "nvidia-pytriton", "python-multipart"),
@@ -69,27 +60,14 @@ def project() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def imports() -> grimp.ImportGraph:
-    """Who imports what, functions' own imports included."""
-    return grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True)
-
-
-@pytest.mark.parametrize("image", IMAGES)
-def test_an_image_has_what_its_process_imports(image: str, project: dict[str, Any], imports: grimp.ImportGraph) -> None:
+def test_an_image_with_a_part_of_the_base_has_what_its_process_imports(project: dict[str, Any]) -> None:
     """A package that is missing shows in production only, in the function that needs it."""
-    found = {
-        name.partition(".")[0] for module in PROCESSES[image]
-        for name in imports.find_upstream_modules(module, as_package=True)
-    }  # fmt: skip
-    distributions = metadata.packages_distributions()
-    present = closure(requirements(project, image))
-    optional = {"opentelemetry"} if image not in ("gateway", "laptop") else set()
-    missing = {
-        name for name in found - {*OURS, *sys.stdlib_module_names, *optional}
-        if not {canonicalize_name(each) for each in distributions[name]} & present
-    }  # fmt: skip
-    assert set() == missing
+    imports = build_graph()
+    assert {image for image, (chosen, _) in IMAGES.items() if chosen is not None} == PROCESSES.keys()
+    for image, places in PROCESSES.items():
+        present = closure(requirements(project, image))
+        missing = {name for name in foreign(imports, places) if not DISTRIBUTIONS[name] & present}
+        assert missing <= {"opentelemetry"}, image
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -49,20 +49,6 @@ def test_a_huge_json_file_is_refused_before_it_is_parsed(make_folder: MakeFolder
         tracemalloc.stop()
 
 
-def test_long_contexts_cost_no_more_to_load(make_folder: MakeFolder) -> None:
-    """The texts on which the word cache must agree with the library are no longer than a few hundred words."""
-    folder = make_folder(**{**CLASSIFIER, "max_position_embeddings": 131_072})
-    assert TextProcessor.from_folder(folder, word_cache=False).tokenizer.words is None
-    tracemalloc.start()
-    try:
-        processor = TextProcessor.from_folder(folder)
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
-    assert processor.tokenizer.words is not None
-    assert 131_072 == processor.config.max_length
-
-
 def huge(kind: str) -> Tokenizer:
     """Return a tokenizer with a token of 5,000 characters."""
     token = "x" * 5000

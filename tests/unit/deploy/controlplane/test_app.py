@@ -200,13 +200,3 @@ def test_reports_are_accepted_and_cannot_be_read_back(server: InProcess) -> None
     assert server.add_events(*reports) == (0, {"added": 3, "errors": 0, "errors_info": {}})
     for call in ("events.get_task_log", "events.get_task_plots", "events.scalar_metrics_iter_histogram"):
         assert server.refused(call, task=task) == (404, 0)
-
-
-# --- other paths
-
-
-def test_a_web_link_says_that_there_are_no_pages(server: InProcess) -> None:
-    """The CLI and the SDK print such links."""
-    answer = server.http.get("/projects/x/experiments/y/output/log")
-    assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (404, 0)
-    assert server.http.delete("/tasks.get_all").status_code == 405

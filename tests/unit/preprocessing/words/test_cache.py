@@ -267,15 +267,11 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "punctuation before metaspace": (
         lambda: cut(pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()), r"Punctuation \+ Metaspace is not"),
     "metaspace over the whole text": (lambda: cut(pre_tokenizers.Metaspace(split=False)), "Metaspace is not known"),
-    "cut by length": (lambda: cut(pre_tokenizers.FixedLength(3)), "FixedLength is not known"),
-    "cut at another character": (
-        lambda: cut(pre_tokenizers.CharDelimiterSplit("|")), "CharDelimiterSplit is not known"),
     "lower case and a free expression": (
         lambda: plain(normalizer=normalizers.Sequence(
             [normalizers.Lowercase(), normalizers.Replace(Regex(r"a\s+b"), "c")])), "Replace"),
     "replaced spaces": (lambda: plain(normalizer=normalizers.Replace(" ", "▁")), "Replace"),
     "something put in front": (lambda: plain(normalizer=normalizers.Prepend("▁")), "Prepend is not known"),
-    "bytes as normalizer": (lambda: plain(normalizer=normalizers.ByteLevel()), "ByteLevel is not known"),
     "leading spaces stripped where they matter": (
         lambda: plain(normalizer=normalizers.Strip(), pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False)),
         "strips"),

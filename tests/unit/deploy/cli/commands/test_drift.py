@@ -106,13 +106,6 @@ def test_what_cannot_be_captured_is_told(served: tuple[Gateway, str], page: str,
     assert refused.value.line().startswith(says)
 
 
-def test_a_wrong_name_is_told_before_the_waiting(served: tuple[Gateway, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after ten minutes."""
-    monkeypatch.setattr("deploy.cli.commands.drift.time.sleep", lambda _s: pytest.fail("it waits"))
-    with pytest.raises(DeployError, match="nothing was counted for f"):
-        run("capture", "--url", served[1], "--endpoint", "f", "--duration", "10m")
-
-
 def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], tmp_path: Path) -> None:
     """Whatever a gateway calls its endpoint."""
     gateway, url = served

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from deploy.cli.main import main
 from deploy.cli.until_live import missing
 from deploy.controller import default_versions
 from deploy.controller.wanted import carry_out
-from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import ServingSpec, ServingTask, decode
 from tests.fakes import FakeRegistry
@@ -90,15 +88,10 @@ ROLLOUT = {"canary": "clf/3", "weight": 5.0, "why": "too few requests", "guard":
 @pytest.mark.parametrize(
     ("status", "lines"),
     [
-        ({"defaults": {"faq": "faq/1", "old": "old/1"},
-          "endpoints": [{"url": "faq/1", "state": "serving"}, {"url": "old/2", "state": "serving"}]},
-         ["default version of faq: faq/1", "default version of old: old/1, which is not served"]),
         ({"faults": [{"subject": f"model {name}", "message": SHARED} for name in "abc"]},
          [f"fault in model a, model b, model c: {SHARED}"]),
         ({"pending": [{"url": f"f/{n}", "state": "loading", "reason": "waits"} for n in range(12)]},
          [f"{', '.join(f'f/{n}' for n in range(10))} and 2 more: loading: waits"]),
-        ({"canaries": {"zc": {"clf/3": 1.0, "clf/1": 0.0}, "clf": {"clf/3": 0.1, "clf/1": 0.9}}},
-         ["canary zc: finished, clf/3 answers all", 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}']),
         ({"rollouts": [{**ROLLOUT, "endpoint": "clf"}, {**ROLLOUT, "endpoint": "zc", "guard": ""},
                        {**ROLLOUT, "endpoint": "old", "phase": "promoted"}]},
          ["rollout clf: clf/3 has 5 %, running, guarded by host 1a2b: too few requests",
@@ -107,12 +100,12 @@ ROLLOUT = {"canary": "clf/3", "weight": 5.0, "why": "too few requests", "guard":
          ["lost faq/2: another ClearML client wrote back a copy of the Task that it had read before; if it was not "
           "removed on purpose: clearml-serving …"]),
     ],
-    ids=["bare name", "faults of many", "many of a state", "canary", "rollout", "lost"],
+    ids=["faults of many", "many of a state", "rollout", "lost"],
 )  # fmt: skip
 def test_what_a_gateway_tells_is_told_once(status: dict[str, Any], lines: list[str]) -> None:
     """Each in its line; rollouts that have ended are not."""
     found = describe("http://g", {"ready": True, **status})
-    kinds = ("default", "fault", "f/0, ", "canary", "rollout", "lost")
+    kinds = ("fault", "f/0, ", "rollout", "lost")
     assert lines == [line for line in found if line.startswith(kinds)]
 
 
@@ -248,9 +241,3 @@ def test_the_name_without_a_version_is_waited_for(
     assert 0 == store.wait()
     assert keeps == ("e" in store.spec().defaults)
     assert keeps == ("triton-gateway default e VERSION" not in capsys.readouterr().err)
-
-
-def test_a_section_that_nobody_can_read_ends_it_at_once() -> None:
-    """Gateways keep their old configuration, so waiting is useless."""
-    with pytest.raises(DeployError, match="section endpoints "):
-        Following(replace(task_of("a"), sections={"endpoints": "br{ace {"})).wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,15 +39,3 @@ def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
             assert 0 == process.wait(LIMIT_S)
         finally:
             process.kill()
-
-
-def test_images_are_made_of_what_exists() -> None:
-    """The Dockerfile names modules, files and extras by hand."""
-    root = Path(__file__).parents[5]
-    text = (root / "deploy" / "docker" / "Dockerfile").read_text()
-    sources = [words for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
-               for words in line.split()[1:-1]]  # fmt: skip
-    assert sources
-    assert [] == [source for source in sources if not (root / source).exists()]
-    allowed = (root / ".dockerignore").read_text()
-    assert [] == [source for source in sources if f"!{source.partition('/')[0]}" not in allowed]
