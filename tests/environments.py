@@ -30,11 +30,6 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "profile": ("py-spy>=0.4",),
 }  # fmt: skip
 
-_SHOWN = (
-    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy",
-    "onnxruntime", "orjson", "py-spy", "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
-)  # fmt: skip
-
 
 class CannotInstall(Exception):
     """An environment cannot be made; the message is pip's last line."""
@@ -57,23 +52,6 @@ def python(root: Path, name: str, say: Callable[[str], None]) -> Path:
             _run([str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
             (folder / ".complete").touch()
     return executable
-
-
-def versions(executable: Path) -> dict[str, str]:
-    """Return the versions of the packages that matter in the environment of ``executable``."""
-    program = (
-        "import importlib.metadata as m,json,sys\n"
-        "found={}\n"
-        "for n in sys.argv[1:]:\n"
-        "    try: found[n]=m.version(n)\n"
-        "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
-    )
-    done = subprocess.run(
-        [str(executable), "-I", "-c", program, *_SHOWN], capture_output=True, text=True, timeout=60, check=True
-    )
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
 
 
 def _run(argv: list[str]) -> None:

@@ -29,7 +29,7 @@ from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.results import facts_of
 from deploy.laptop.demo.minilm import bundle, packaged_model
-from tests import environments, processes
+from tests import processes
 from tests.control_planes import control_plane
 from tests.stock import Client
 from tests.tiny import summed
@@ -43,6 +43,10 @@ _CLASSIFIER = {
     "max_position_embeddings": 512, "hidden_size": 384, "num_labels": 2,
     "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "label2id": {"NEGATIVE": 0, "POSITIVE": 1},
 }  # fmt: skip
+_SHOWN = (
+    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy",
+    "onnxruntime", "orjson", "py-spy", "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
+)  # fmt: skip
 
 
 def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, say: Say) -> dict[str, Any]:
@@ -269,10 +273,10 @@ def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[st
 
 
 def _packages(bench: Bench) -> Iterator[tuple[str, dict[str, str]]]:
-    yield "gateway", environments.versions(Path(sys.executable))
+    yield "gateway", _versions(Path(sys.executable))
     for name in ("clearml", "kserve"):
         for python in sorted((bench.state / "environments").glob(f"{name}-*/bin/python")):
-            yield name, environments.versions(python)
+            yield name, _versions(python)
 
 
 def _token_counts(bench: Bench) -> dict[str, float]:
@@ -285,4 +289,21 @@ def _token_counts(bench: Bench) -> dict[str, float]:
     for kind in _TEXTS:
         texts = Corpus(seed=1).texts(kind, 1000)
         found[kind] = sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts)) / len(texts)
+    return found
+
+
+def _versions(executable: Path) -> dict[str, str]:
+    """Return the versions of the packages that matter in the environment of ``executable``."""
+    program = (
+        "import importlib.metadata as m,json,sys\n"
+        "found={}\n"
+        "for n in sys.argv[1:]:\n"
+        "    try: found[n]=m.version(n)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run(
+        [str(executable), "-I", "-c", program, *_SHOWN], capture_output=True, text=True, timeout=60, check=True
+    )
+    found: dict[str, str] = json.loads(done.stdout)
     return found

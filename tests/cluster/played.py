@@ -36,7 +36,6 @@ class Scenario:
     gateways: int
     tritons: int
     watch: tuple[float, float]
-    about: str
     triton_works: Callable[[float], bool] = lambda _: True
     scraped: Callable[[str, int, float], bool] = lambda *_: True
     """Returns True if a pod answers a scrape, given its tier, number and the time."""

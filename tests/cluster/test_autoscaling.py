@@ -105,20 +105,16 @@ def test_four_times_the_load_gets_more_of_both_tiers(seen: Seen, name: str, tier
     assert sum(last) / len(last) < 0.01 * step.rates[-1]
 
 
-def test_a_stalled_gpu_takes_no_gateway_and_never_doubles_them(seen: Seen) -> None:
+def test_a_stalled_gpu_takes_no_gateway_never_doubles_them_and_asks_for_no_further_triton(seen: Seen) -> None:
     """More do not help, and fewer could not take the load when it is over.
 
     Work is a difference of rates. When everything that waited ends at once, some of it may be taken for the gateways'
     own; what a backlog may ask for is bounded, and holds that below twice as many.
     """
-    asked = seen.trials["stall"].asked["triton-gateway"]
+    stall = seen.trials["stall"]
+    asked = stall.asked["triton-gateway"]
     assert 4 == min(asked)
     assert max(asked) < 2 * 4
-
-
-def test_the_end_of_a_stall_asks_for_no_further_triton(seen: Seen) -> None:
-    """They are as many as the load needs; what was refused and has waited meanwhile is over."""
-    stall = seen.trials["stall"]
     assert max(stall.asked["triton"]) <= stall.scenario.tritons
 
 

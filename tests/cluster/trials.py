@@ -40,20 +40,14 @@ def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]
         return base * (0.15 + 0.85 * (0.5 - 0.5 * math.cos(2 * math.pi * t / end)) ** 1.5) * 2.5
 
     everything = [
-        Scenario("step", end, step, 4, tritons, (at, end), event=at,
-                 about="four times the load from one second to the next; counted from that second"),
-        Scenario("burst", end, burst, 4, ample, (0, end), event=at,
-                 about="ten times the load for three minutes; Tritons for half of it; counted whole"),
-        Scenario("day", end, day, 4, tritons, (0, end), event=at,
-                 about=f"a day's curve in {end / MINUTE:.0f} minutes: nearly seven times as much at noon as at night"),
+        Scenario("step", end, step, 4, tritons, (at, end), event=at),
+        Scenario("burst", end, burst, 4, ample, (0, end), event=at),
+        Scenario("day", end, day, 4, tritons, (0, end), event=at),
         Scenario("stall", end, lambda _: base, 4, tritons, (0, end), event=at,
-                 triton_works=lambda t: not at <= t < at + 3 * MINUTE,
-                 about="the GPUs stop for three minutes and come back; counted whole"),
+                 triton_works=lambda t: not at <= t < at + 3 * MINUTE),
         Scenario("lost target", end, lambda _: base, 4, tritons * 2, (0, end), event=at,
-                 scraped=lambda tier, number, t: t < at or (tier == "triton-gateway" and number > 0),
-                 about="from minute 3 no Triton and one gateway less can be scraped; the load stays"),
-        Scenario("idle", end, lambda _: 10.0, 2, 2, (0, end), event=at,
-                 about="ten requests per second, beside the others' load"),
+                 scraped=lambda tier, number, t: t < at or (tier == "triton-gateway" and number > 0)),
+        Scenario("idle", end, lambda _: 10.0, 2, 2, (0, end), event=at),
     ]  # fmt: skip
     return {scenario.name: scenario for scenario in everything}
 
@@ -64,7 +58,7 @@ def outage(capacity: Capacity) -> Scenario:
     base, end = known["step"].rate(0), 8 * MINUTE
     return Scenario(
         "Prometheus away", end, lambda t: base * (1.5 if t >= 4 * MINUTE else 1), 4, known["burst"].tritons, (0, end),
-        event=3 * MINUTE, about="Prometheus is away from minute 3 to 6; from minute 4 half as much load more",
+        event=3 * MINUTE,
     )  # fmt: skip
 
 
