@@ -110,22 +110,6 @@ def asked(board: Board, title: str, query: int = 0) -> str:
     return re.sub(r"\$(endpoint|version|variable|model|pool)", ".*", expr)
 
 
-def test_what_tritons_do_is_shown_by_pool() -> None:
-    """Each series has its pool's name, and one pool can be chosen: two pools scale apart, so a sum says nothing."""
-    panels = [*boards.TRITON.panels()]
-    panels += [
-        p for s in boards.CAPACITY.sections if s.title == "Scaling signals of Tritons, by pool" for p in s.panels
-    ]
-    assert {"Tritons wanted", "Queue over compute", "GPU"} <= {panel.title for panel in panels}
-    for panel in panels:
-        for query in panel.queries:
-            if any(name in query.expr for name in ("job:triton", "nv_")):
-                assert 'pool=~"$pool"' in query.expr, panel.title
-                assert "{{pool}}" in query.legend, panel.title
-    for board in (boards.TRITON, boards.CAPACITY):
-        assert "pool" in {variable.name for variable in board.variables}
-
-
 def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., None]) -> None:
     """Versions that never agree, endpoints with versions of one name, a gateway that idles: each has its own number."""
     of = 'job="triton-gateway",instance="i"'

@@ -90,11 +90,3 @@ def test_a_pool_is_what_triton_says_with_its_own_words_over_it(helm: Render) -> 
                         {"gpu": "h100"}, True, 3, 0, "native", "h100"),
         "triton-cpu": ("triton-gateway-triton-cpu:0.1.0", {"memory": "4Gi"}, None, False, None, 1, "python", "cpu"),
     } == found  # fmt: skip
-
-
-def test_rules_and_boards_can_be_left_to_another_release(helm: Render) -> None:
-    """What is scraped stays."""
-    with_them, without = (names(helm(release="a", monitoring__rules=each)) for each in ("true", "false"))
-    gone = with_them - without
-    assert {"PrometheusRule", "ConfigMap"} == {kind for kind, _ in gone}
-    assert ("ConfigMap", "a-triton-gateway") in without

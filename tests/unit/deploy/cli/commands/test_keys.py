@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -117,16 +116,13 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
     [
         (["create", "--tenant", "a", "--operations", "infr"], "'infr' is not an operation"),
         (["create", "--tenant", "a", "--class", "urgent"], "'urgent' is not a priority class"),
-        (["create", "--tenant", "a", "--expires", "soon"], "'soon' is not a time to come"),
         (["create", "--tenant", "a", "--expires", "2020-01-01"], "'2020-01-01' is not a time to come"),
         (["create", "--tenant", ""], "tenant: "),
         (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
-        (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
         (["revoke", "nobody"], "there is no key nobody"),
         (["create", "--tenant", "a", "--pepper-file", "none"], "none: No such file"),
         (["create", "--tenant", "a", "--pepper-file", "other"], "another pepper"),
         (["list", "--file", "none.json"], "there is no file none.json"),
-        (["revoke", "a", "--file", "none.json"], "there is no file none.json"),
         (["create", "--tenant", "b", "--file", "half.json"], "half.json cannot be used"),
     ],
 )
@@ -162,17 +158,3 @@ def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring:
     assert 0o640 == (real / "keys.json").stat().st_mode & 0o777
     assert "revoked" in (real / "keys.json").read_text()
     assert "revoked" == keyring.ask(key["key"])
-
-
-def test_a_file_of_somebody_else_is_not_taken_from_him(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file stays unchanged."""
-    key = keyring.create("--tenant", "acme")
-    before = keyring.path.read_bytes()
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "fchown", refuse)
-    with pytest.raises(DeployError, match="Operation not permitted"):
-        keyring.run("revoke", key["id"])
-    assert before == keyring.path.read_bytes()
