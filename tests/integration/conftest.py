@@ -103,7 +103,6 @@ class EmbeddedTriton:
         inputs: Sequence[Any] = (),
         outputs: Sequence[Any] = (),
         pbtxt: str = "",
-        tuning: Tuning | None = None,
         endpoint: EndpointSpec | None = None,
     ) -> str:
         """Write the model in folder ``model`` (or the file) to the repository, load it, return Triton's name of it.
@@ -114,7 +113,7 @@ class EmbeddedTriton:
         endpoint = endpoint or EndpointSpec(
             name, name, "", "triton", "m", inputs=tuple(inputs), outputs=tuple(outputs), auxiliary_pbtxt=pbtxt
         )
-        place(self.repository, name, model if model.is_dir() else model.parent, endpoint, tuning)
+        place(self.repository, name, model if model.is_dir() else model.parent, endpoint)
         self.admin.load(name)
         return name
 

@@ -243,11 +243,3 @@ async def test_work_for_callers_who_left_is_stopped(held: Held, leave: str) -> N
     async with asyncio.timeout(LIMIT_S):
         while await wave() > 2 and not is_over_http(held.port):
             continue
-
-
-async def test_many_concurrent_calls_get_their_own_rows(backend: tuple[Backend, str]) -> None:
-    """Different lengths at the same time, each answer its own."""
-    port, model = backend
-    rows = [[(i + j) % 10 for j in range(1 + i % 7)] for i in range(60)]
-    answers = await asyncio.gather(*(port.infer(model, tensors(row), ["logits"], timeout=LIMIT_S) for row in rows))
-    assert [float(sum(row)) for row in rows] == [float(a["logits"][0, 0]) for a in answers]

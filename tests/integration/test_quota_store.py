@@ -119,15 +119,6 @@ async def test_a_limit_holds_over_all_workers(worker: Workers) -> None:
     assert found.count("quota_requests") == 60 - found.count("") == sum(len(one.over) for one in workers)
 
 
-async def test_a_refusal_says_when_to_ask_again(worker: Workers) -> None:
-    """When the store has enough for the request."""
-    one = worker(tokens_per_minute=100)
-    assert "" == await one.ask(1000)
-    with pytest.raises(QuotaExceeded) as refused:
-        await one.store.admit(one.quota, 4 * 79)
-    assert pytest.approx((80 - (await one.left())[1]) * 60 / 100, abs=1) == refused.value.retry_after
-
-
 async def test_a_request_takes_from_both_buckets_or_from_none(worker: Workers) -> None:
     """The first limit that lacks is named, and nothing is taken."""
     one = worker(requests_per_minute=3, tokens_per_minute=100)
@@ -154,10 +145,13 @@ async def test_the_tokens_of_an_answer_are_told_with_the_next_request(worker: Wo
 
 
 async def test_a_request_larger_than_its_bucket_is_admitted_when_it_is_full(worker: Workers) -> None:
-    """A limit of 0 admits none."""
+    """A refusal then says when the store has enough for the request. A limit of 0 admits none."""
     one = worker(tokens_per_minute=100)
     assert "" == await one.ask(1000)
     assert -900 == (await one.left())[1]
+    with pytest.raises(QuotaExceeded) as refused:
+        await one.store.admit(one.quota, 4 * 79)
+    assert pytest.approx((80 - (await one.left())[1]) * 60 / 100, abs=1) == refused.value.retry_after
     assert "quota_requests" == await worker("u", requests_per_minute=0).ask()
     assert "quota_tokens" == await worker("v", tokens_per_minute=0).ask()
 

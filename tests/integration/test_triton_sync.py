@@ -6,10 +6,7 @@ All tests share one Triton and one model sync, each with an endpoint of its own.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
-import shutil
 import signal
 import sys
 import threading
@@ -26,8 +23,6 @@ from deploy.sync.settings import Grace, SyncSettings
 from deploy.sync.stubs import count_stubs
 from gateway.control.load_requests import LoadRequests
 from gateway.errors import ModelNotReady
-from gateway.registry.ledger import Record
-from gateway.registry.reports import read
 from gateway.triton.backend import TritonBackend
 from tests.fakes import FakeRegistry
 from tests.integration.conftest import ask_triton
@@ -66,7 +61,6 @@ class World:
         self.launch()
         self.grpc = self.triton.grpc
         self.client = triton.InferenceServerClient(self.grpc)
-        self.begin()
 
     def launch(self, ports=None):
         def started():
@@ -75,20 +69,12 @@ class World:
 
         self.triton = until(started)
 
-    def begin(self):
-        self._running = contextlib.ExitStack()
-        self.sync = self._running.enter_context(syncing(self.registry, self.state, self.grpc))
-
-    def end(self):
-        self._running.close()
-
     def serve(self, url, path, **fields):
         """Register a file as a model of its own, and let an endpoint serve it."""
         model_id = f"m{len(self.registry.models)}"
         endpoint, _, version = url.partition("/")
         self.registry.add_model(model_id, path, name=url)
         self.registry.add_endpoint(endpoint, model_id, version=version, **fields)
-        return model_id
 
     def name(self, url):
         """What Triton calls the model that serves ``url`` now."""
@@ -129,8 +115,8 @@ class World:
 def world(tmp_path_factory, make_token_model):
     """See the class."""
     made = World(tmp_path_factory.mktemp("world"), make_token_model)
-    yield made
-    made.end()
+    with syncing(made.registry, made.state, made.grpc) as made.sync:
+        yield made
     made.client.close()
     made.triton.stop()
 
@@ -207,34 +193,6 @@ def test_a_slow_download_does_not_delay_another_model(world, monkeypatch):
     world.wait(lambda: world.models()["slow"]["doing"] == "downloading")
     gate.set()
     world.wait(lambda: world.ready("slow"))
-
-
-def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stays(world, token_inputs):
-    """A sync that has lost its files gets the bytes of another upload; the right ones end the refusal."""
-    path = world.make("again")
-    model_id = world.serve("again", path)
-    world.wait(lambda: world.ready("again"))
-    name, first = world.name("again"), path.read_bytes()
-
-    def reported():
-        told = read(world.registry.reports.read()).values()
-        return [one.sha256 for models in told for one in models if one.name == name and one.sha256]
-
-    world.wait(reported)
-    assert [hashlib.sha256(first).hexdigest()] == reported()
-    content = {"name": "again", "uri": path.as_uri(), "sha256": reported()[0]}  # as the controller records it
-    world.registry.ledger.write([Record("content_hash", model_id, content)])
-    world.end()
-    path.write_bytes(first + b"another upload")
-    shutil.rmtree(world.state / "cache")
-    shutil.rmtree(world.state / "models" / name)
-    world.begin()
-    said = rf"model again \({model_id}\) was registered with sha256.*another upload has overwritten it"
-    world.wait(lambda: re.search(said, world.models().get("again", {}).get("reason", ""), re.S))
-    assert world.client.is_model_ready(name)
-    path.write_bytes(first)
-    world.wait(lambda: world.ready("again"))
-    assert [[3.0]] == world.logits("again", token_inputs([1, 2]))
 
 
 async def test_a_model_that_nobody_asks_for_is_unloaded_and_a_request_brings_it_back(world, token_inputs):

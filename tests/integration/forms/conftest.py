@@ -13,22 +13,21 @@ import httpx
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tokenizers import Tokenizer
 
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
 from gateway.triton.backend import TritonBackend
-from tests import tiny
+from tests import tiny, words
 from tests.core_client import in_a_thread
 from tests.fakes import FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.processes import free_port
 from tests.unit.preprocessing.tokenizer_families import gpt2
 from tests.waiting import until
-from tests.words import word_piece
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
-LABELS = ("BAD", "GOOD")
+WORDS = [*words.SPECIAL, "[MASK]", *words.WORDS]
 SIZE = 8
 """Numbers in a sentence vector."""
 
@@ -46,29 +45,22 @@ def _write_identity(folder: Path) -> None:
     )  # fmt: skip
 
 
-def _write_text_parts(folder: Path, config: Mapping[str, Any]) -> None:
-    tokenizer = word_piece(WORDS)
+def _write_text_parts(folder: Path, architecture: str = "BertForSequenceClassification", **config: Any) -> None:
+    words.text_bundle(folder, architecture, words=WORDS, **{"max_position_embeddings": 64, **config})
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_special_tokens([word for word in WORDS if word.startswith("[")])
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    base = {"model_type": "bert", "pad_token_id": 0, "max_position_embeddings": 64, "vocab_size": len(WORDS)}
-    (folder / "config.json").write_text(json.dumps({**base, **config}))
 
 
 def _write_classifier(folder: Path) -> None:
     """Logits are the number of `bad` and of `good` in a text."""
-    _write_text_parts(
-        folder,
-        {"architectures": ["BertForSequenceClassification"], "id2label": {str(i): n for i, n in enumerate(LABELS)}},
-    )
-    table = np.zeros((len(WORDS), 2), np.float32)
-    table[WORDS.index("bad"), 0] = table[WORDS.index("good"), 1] = 1
-    tiny.summed(folder / "model.onnx", table, "logits")
+    _write_text_parts(folder)
+    tiny.summed(folder / "model.onnx", _worth(2, bad=[1, 0], good=[0, 1]), "logits")
 
 
 def _write_embedder(folder: Path) -> None:
     """A sentence is the sum of its words' vectors, pooled in the graph."""
-    _write_text_parts(folder, {"architectures": ["BertModel"], "hidden_size": SIZE})
+    _write_text_parts(folder, "BertModel", hidden_size=SIZE)
     modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
                {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
                {"idx": 2, "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]  # fmt: skip
@@ -90,7 +82,7 @@ def _write_per_token(path: Path, tables: Mapping[str, Any]) -> None:
 
 def _worth(columns: int = 0, **words: Any) -> Any:
     """A table with what each word is worth; the rest is nothing."""
-    table = np.zeros((len(WORDS), columns) if columns else len(WORDS))
+    table = np.zeros((len(WORDS), columns) if columns else len(WORDS), np.float32)
     for word, value in words.items():
         table[WORDS.index(word)] = value
     return table
@@ -99,24 +91,23 @@ def _worth(columns: int = 0, **words: Any) -> Any:
 def _write_tasks(folder: Path) -> None:
     """Models that know a word or two, one for each of the other tasks."""
     labels = {"0": "O", "1": "B-PER", "2": "I-PER"}
-    _write_text_parts(folder / "ner", {"architectures": ["BertForTokenClassification"], "id2label": labels})
+    _write_text_parts(folder / "ner", "BertForTokenClassification", id2label=labels)
     per_token = {"logits": _worth(3, hello=[0, 5, 0], world=[0, 0, 5]) + np.array([2, 0, 0])}
     _write_per_token(folder / "ner" / "model.onnx", per_token)
-    _write_text_parts(folder / "qa", {"architectures": ["BertForQuestionAnswering"]})
+    _write_text_parts(folder / "qa", "BertForQuestionAnswering")
     spans = {"start_logits": _worth(film=5, good=8), "end_logits": _worth(film=9, good=5)}
     _write_per_token(folder / "qa" / "model.onnx", spans)
-    _write_text_parts(folder / "mask", {"architectures": ["BertForMaskedLM"]})
+    _write_text_parts(folder / "mask", "BertForMaskedLM")
     tokenizer = {"mask_token": "[MASK]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
     (folder / "mask" / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     guess = np.zeros(len(WORDS))
     guess[[WORDS.index("film"), WORDS.index("world")]] = 3, 2
     _write_per_token(folder / "mask" / "model.onnx", {"logits": _worth(len(WORDS), **{"[MASK]": guess})})
     entailment = {"0": "contradiction", "1": "neutral", "2": "entailment"}
-    _write_text_parts(folder / "zero", {"architectures": ["BertForSequenceClassification"], "id2label": entailment})
-    tiny.summed(folder / "zero" / "model.onnx", _worth(3, good=[0, 0, 2], bad=[2, 0, 0]).astype(np.float32), "logits")
-    one = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
-    _write_text_parts(folder / "rank", {**one, "sentence_transformers": {"version": "5.0.0"}})
-    tiny.summed(folder / "rank" / "model.onnx", _worth(1, film=[2], bad=[-1]).astype(np.float32), "logits")
+    _write_text_parts(folder / "zero", id2label=entailment)
+    tiny.summed(folder / "zero" / "model.onnx", _worth(3, good=[0, 0, 2], bad=[2, 0, 0]), "logits")
+    _write_text_parts(folder / "rank", id2label={"0": "LABEL_0"}, sentence_transformers={"version": "5.0.0"})
+    tiny.summed(folder / "rank" / "model.onnx", _worth(1, film=[2], bad=[-1]), "logits")
 
 
 CHAT_TEMPLATE = (

@@ -51,6 +51,7 @@ class TestTritonClient:
         index = client.get_model_repository_index(**as_json)
         index = index["models"] if isinstance(index, dict) else index
         assert {"sentiment", "vectors", "tokens", "team/identity"} <= {m["name"] for m in index}
+        assert client.get_inference_statistics("tokens", **as_json)["model_stats"]
         assert client.get_server_metadata(**as_json)["name"] == "triton-gateway"
 
     def test_text_is_tokenized_and_answered_as_tensors(self, triton: Any) -> None:

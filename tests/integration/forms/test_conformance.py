@@ -335,14 +335,3 @@ def test_rpc_refuses_with_the_code_of_triton(gateway: Target, triton: Target, ca
         request = message()
         spoil(request)
         assert code == target.rpc("ModelInfer", request)
-
-
-def test_rpc_tells_what_differs_by_server(gateway: Target, triton: Target) -> None:
-    """Configuration, index and statistics."""
-    for target in (gateway, triton):
-        config: Any = target.rpc("ModelConfig", pb.ModelConfigRequest(name=TOKENS))
-        assert {"input_ids", "attention_mask"} == {one["name"] for one in config["config"]["input"]}
-        index: Any = target.rpc("RepositoryIndex", pb.RepositoryIndexRequest())
-        assert "READY" == {one["name"]: one.get("state") for one in index["models"]}[TOKENS]
-        stats: Any = target.rpc("ModelStatistics", pb.ModelStatisticsRequest(name=TOKENS))
-        assert TOKENS == stats["modelStats"][0]["name"]
