@@ -79,8 +79,6 @@ class Price:
     noise: float = 0.05
     at_once: int = 1
     """Calls that it processes at the same time."""
-    pauses: tuple[float, float] = (0.0, 0.0)
-    """(interval, pause) in seconds: in every interval it does nothing for the length of the pause."""
 
     def seconds(self, rows: int, longest: int) -> float:
         """Return the time of a call without noise."""
@@ -173,19 +171,6 @@ class Row:
     n_tokens: int
 
 
-def after_pauses(begin: float, seconds: float, pauses: tuple[float, float]) -> float:
-    """Return when a server that begins at ``begin`` has worked for ``seconds``; for ``pauses`` see ``Price``."""
-    end = begin + seconds
-    every, paused = pauses
-    if not every:
-        return end
-    pause = begin - begin % every  # it pauses at the start of every interval
-    while pause < end:
-        end += max(pause + paused - max(pause, begin), 0.0)
-        pause += every
-    return end
-
-
 class Server:
     """Takes ``price.at_once`` calls at a time, in order. ``price`` may be changed while it runs."""
 
@@ -204,7 +189,7 @@ class Server:
         self._loop.work(CALL_S)
         noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
         begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
-        end = after_pauses(begin, self.price.seconds(len(rows), longest) * noise, self.price.pauses)
+        end = begin + self.price.seconds(len(rows), longest) * noise
         heapq.heappush(self._free_at, end)
         await asyncio.sleep(end + WIRE_S - self._loop.time())
         return {"y": np.zeros(len(rows))}
