@@ -3,7 +3,6 @@
 # ruff: noqa: D103 - a test's name states its rule
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,13 +10,6 @@ from urllib.parse import quote
 import pytest
 
 from tests.control_planes import BASE, InProcess, in_process
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[InProcess]:
-    with in_process(tmp_path) as running:
-        yield running
-
 
 # --- authentication
 

@@ -2,19 +2,9 @@
 
 # ruff: noqa: D103 - a test's name states its rule
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.control_planes import BASE, InProcess, in_process
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[InProcess]:
-    with in_process(tmp_path) as running:
-        yield running
+from tests.control_planes import BASE, InProcess
 
 
 def stored(server: InProcess) -> str:

@@ -4,14 +4,12 @@
 
 import itertools
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controlplane.app import CALLS
-from tests.control_planes import InProcess, in_process
+from tests.control_planes import InProcess
 
 # what a client may send by mistake or on purpose, as JSON text: not all of it can be written from Python values
 WRONG = [
@@ -25,12 +23,6 @@ WRONG = [
     *("[" * depth + "]" * depth for depth in (90, 5000)),
     *('{"a":' * depth + "1" + "}" * depth for depth in (90, 5000)),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[InProcess]:
-    with in_process(tmp_path) as running:
-        yield running
 
 
 TASK = {"tasks", "events"}

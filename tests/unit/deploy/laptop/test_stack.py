@@ -7,13 +7,15 @@ import io
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop.stack import Stack, UpOptions, _cli_environment, is_syncing, run
+from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.clearml_serving import LEADS_ELSEWHERE
 from deploy.tools.errors import DeployError
@@ -124,3 +126,20 @@ def test_model_sync_works_while_it_touches_its_file(tmp_path: Path) -> None:
         os.utime(alive, time)
         found.append(is_syncing(alive))
     assert [False, True, False] == found
+
+
+def test_a_model_of_the_hub_is_loaded_with_the_token_and_downloads_of_the_user(tmp_path: Path) -> None:
+    """If there is such a folder; the other caches of the parts are in the state directory."""
+    for given, found in (({"XDG_CACHE_HOME": "none"}, {}), ({"HF_HOME": str(tmp_path)}, {"HF_HOME": str(tmp_path)})):
+        assert found == hub_folder(given)
+
+
+def test_a_user_without_a_home_directory_has_no_configuration() -> None:
+    """A container may run as any user id."""
+    code = (
+        "import os, sys; from deploy.laptop.state_dir import uses_no_clearml; import pwd\n"
+        "def getpwuid(_): raise KeyError\n"
+        "pwd.getpwuid = getpwuid; sys.exit(0 if uses_no_clearml({}) else 1)"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "HOME"}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)

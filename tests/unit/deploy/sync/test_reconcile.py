@@ -211,7 +211,7 @@ def test_another_release_writes_and_loads_its_models_again(world, monkeypatch):
 
 
 def test_a_failed_model_is_retried_with_growing_delays(world):
-    """2 s, 4 s, 8 s …, and from the start after it has recovered; at once if the Task changes."""
+    """2 s, 4 s, 8 s …, and from the start after it has recovered; at once if the Task changes or Triton is new."""
     world.registry.add("a")
     world.registry.errors["m-a"] = errors.RegistryRefused("403")
     world.rounds(60, apart=1.0)
@@ -223,10 +223,18 @@ def test_a_failed_model_is_retried_with_growing_delays(world):
     world.triton.errors["a"] = errors.ModelNotReady("broken")
     world.rounds(8, apart=1.0)
     assert 2 == len(world.triton.loads), "it is a first failure again"
-    world.rounds(20, apart=10.0)
-    world.triton.errors.clear()
-    world.registry.add("b")
-    assert LOADED == world.rounds(3)["a"]
+    for repair in ("Task", "Triton"):
+        world.triton.errors["a"] = errors.ModelNotReady("broken")
+        world.triton.states.clear()
+        world.rounds(20, apart=10.0)
+        world.triton.errors.clear()
+        if repair == "Task":
+            world.registry.add("b")
+        else:
+            world.triton.is_up = False
+            world.rounds(2)
+            world.triton.is_up = True
+        assert LOADED == world.rounds(3)["a"], repair
 
 
 LEAVING = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from deploy.cli.main import main
 from deploy.cli.until_live import missing
 from deploy.controller import default_versions
 from deploy.controller.wanted import carry_out
+from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import ServingSpec, ServingTask, decode
 from tests.fakes import FakeRegistry
@@ -159,19 +161,15 @@ def test_additions_changes_removals_and_faults_are_told_apart() -> None:
     ],
 )  # fmt: skip
 def test_a_change_is_live_when_it_was_seen_and_everything_is_built(status: Any, reason: str, outlook: str) -> None:
-    """A new version that is still building behind the old one is not live yet."""
+    """A new version that is still building behind the old one is not live yet. Of one endpoint only its own state
+    counts: `deploy` does not fail because of others; one that was removed meanwhile will not come.
+    """
     assert (reason, outlook) == missing(status, "r")
-
-
-@pytest.mark.parametrize(
-    ("only", "found"),
-    [("e", ("", "open")), ("f", ("f failed: no model", "final")), ("g", ("g is not in the serving Task", "final"))],
-)
-def test_of_one_endpoint_only_its_own_state_counts(only: str, found: tuple[str, str]) -> None:
-    """`deploy` does not fail because of others; one that was removed meanwhile will not come."""
     status = {"spec_revision": "r", "endpoints": [{"url": "e"}],
               "pending": [{"url": "f", "state": "refused", "reason": "no model"}]}  # fmt: skip
-    assert found == missing(status, "r", only)
+    assert [("", "open"), ("f failed: no model", "final"), ("g is not in the serving Task", "final")] == [
+        missing(status, "r", only) for only in "efg"
+    ]
 
 
 class Following:
@@ -241,3 +239,9 @@ def test_the_name_without_a_version_is_waited_for(
     assert 0 == store.wait()
     assert keeps == ("e" in store.spec().defaults)
     assert keeps == ("triton-gateway default e VERSION" not in capsys.readouterr().err)
+
+
+def test_a_section_that_nobody_can_read_ends_it_at_once() -> None:
+    """Gateways keep their old configuration, so waiting is useless."""
+    with pytest.raises(DeployError, match="section endpoints "):
+        Following(replace(task_of("a"), sections={"endpoints": "br{ace {"})).wait()
