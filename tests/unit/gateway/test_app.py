@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,6 @@ import httpx
 import pytest
 
 from gateway.metrics import catalog
-from gateway.registry.ledger import Record
-from gateway.version_numbers import KIND, Numbers, encode
 from tests.expositions import parse
 
 
@@ -76,40 +73,6 @@ async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_go
         assert 0 == await faults(client)
 
 
-async def test_a_version_keeps_its_model_despite_clearml_servings_numbers(stack: Any) -> None:
-    """Its inference container writes other numbers into its section. No answer comes from another model."""
-
-    def written(*models: str) -> str:
-        versions = enumerate(models, 1)
-        return json.dumps({f"auto/{n}": {"engine_type": "triton", "serving_url": "auto", "version": str(n),
-                                         "model_id": model} for n, model in versions})  # fmt: skip
-
-    async def looks() -> float:
-        text = (await stack.client.get("/metrics")).text
-        return sum(float(n) for n in re.findall(r"^gateway_reconcile_total\S+ (\S+)$", text, re.M))
-
-    for model in ("m1", "m2"):
-        stack.add_text_model(model)
-    registry = stack.registry
-    registry.sections["model_monitoring"] = '{"auto": {"base_serving_url": "auto", "engine_type": "triton"}}'
-    registry.sections["model_monitoring_eps"] = written("m2", "m1")
-    numbers = Numbers().with_models(["m2", "m1"]).serving({1, 2})
-    registry.ledger.write([Record(KIND, "auto", encode(numbers))])
-    for url in ("auto/1", "auto/2"):
-        stack.load(url)
-    await stack.served("auto/1", "auto/2")
-    for counted in (written("m1", "m2"), written("m2"), "{}", written("m2", "m1")):
-        registry.sections["model_monitoring_eps"] = counted
-        looked = await looks()
-        while await looks() < looked + 2:
-            await asyncio.sleep(0.02)
-        for n in (1, 2):
-            reply = await stack.client.post(f"/serve/auto/{n}", json={"text": "good"})
-            assert (200, f"m{n}") == (reply.status_code, reply.headers["x-model-id"])
-    await stack.until(lambda: bool(stack.gateway.table.current.faults))
-    assert ["auto-update auto"] == [fault.subject for fault in stack.gateway.table.current.faults]
-
-
 @pytest.mark.parametrize("prefix", ["", "/ml/gateway"])
 async def test_the_pages_load_only_from_where_they_are(stack: Any, prefix: str) -> None:
     """They work without Internet access, and behind a proxy that strips a prefix: also the requests that one tries."""
@@ -135,18 +98,6 @@ async def test_the_pages_load_only_from_where_they_are(stack: Any, prefix: str) 
     assert "3.0.3" == described["openapi"]
     server = urljoin(document, described["servers"][0]["url"])
     assert f"{outside}/serve/e" == server.rstrip("/") + next(path for path in described["paths"] if "/serve/e" in path)
-
-
-async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> None:
-    """`update_weights` on a registered model gives its id a new address: a new version, swapped in like any other."""
-    stack.deploy("e", "m1")
-    await stack.served("e")
-    before = stack.gateway.table.current.endpoints["e"]
-    stack.add_text_model("m2")
-    stack.registry.models["m1"] = replace(stack.registry.models["m2"], id="m1")
-    stack.load("e")
-    await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
-    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
 
 
 async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.file_names import file_name, path_within
-from gateway.spec import EndpointSpec, ModelRecord, triton_model_name
 
 PARTS = ("..", "/", "\\", "\0", ".", " ", "é", "x", ".py", ":", "~", "-", "\ud800", "n" * 150)
 NAMES = st.one_of(
@@ -52,12 +50,3 @@ def test_a_path_stays_below_its_folder_or_is_refused(text: str) -> None:
     assert ".." not in path.parts
     assert b"\0" not in str(path).encode()
     assert bool(path.parts) != refusal.startswith(("the unsafe path", "a name that"))
-
-
-@settings(max_examples=50)
-@given(url=NAMES)
-def test_the_folder_of_an_endpoint_in_tritons_repository_is_a_plain_name(url: str) -> None:
-    """The name that Triton has for a model is its folder."""
-    name = triton_model_name(EndpointSpec(url, url, "", "triton"), ModelRecord("m", "m", "uri", "onnx"))
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name)
-    assert len(name) < 100

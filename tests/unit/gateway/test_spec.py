@@ -104,14 +104,16 @@ def test_only_a_change_of_the_desired_state_is_a_new_revision() -> None:
 
 
 def test_urls_never_share_a_triton_name() -> None:
-    """In clearml-serving a/1 and a_1 collide. Here they do not, and a new model has a new name."""
+    """In clearml-serving a/1 and a_1 collide. Here they do not, a new model or address has a new name, and
+    each is a plain one."""
     entry = '"{u}" {{ engine_type = "triton", serving_url = "{u}", model_id = "m" }}\n'
     spec = decode(task(endpoints=entry.format(u="a/1") + entry.format(u="a_1") + entry.format(u="a-1")))
     model = ModelRecord("m", "n", "http://f/m.onnx", "onnx")
     names = {triton_model_name(e, model) for e in spec.endpoints.values()}
     assert 3 == len(names)
-    other = ModelRecord("m2", "n", "http://f/m2.onnx", "onnx")
-    assert triton_model_name(spec.endpoints["a/1"], model) != triton_model_name(spec.endpoints["a/1"], other)
+    for other in (replace(model, id="m2"), replace(model, uri="http://f/m2.onnx"), replace(model, sha256="a" * 64)):
+        assert triton_model_name(spec.endpoints["a/1"], model) != triton_model_name(spec.endpoints["a/1"], other)
+    assert "a.b-c" == triton_model_name(replace(spec.endpoints["a/1"], url="../a.b/\\é c"), model).rpartition("-")[0]
 
 
 def test_urls_are_joined_without_outer_slashes() -> None:

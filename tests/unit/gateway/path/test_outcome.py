@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ClientGone
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome
-from gateway.path.ask import Ask
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
@@ -30,26 +28,6 @@ async def test_awaiting_what_needs_a_task_is_an_error(foreign: Any) -> None:
     connection.data_received(post(path="/wrong"))
     connection.data_received(post(path="/right"))
     assert [b"500", b"200"] == [part[:3] for part in ear.heard.split(b"HTTP/1.1 ")[1:]]
-
-
-async def test_a_client_that_leaves_is_thrown_into_the_coroutine() -> None:
-    """Wherever it waits, also again; what it awaited may be set later."""
-    told: list[str] = []
-    never, later = Outcome[None](), Outcome[None]()
-
-    async def answer() -> None:
-        for outcome in (never, later):
-            try:
-                await outcome
-            except ClientGone:
-                told.append("left")
-
-    ask = Ask()
-    ask.run(answer())
-    ask.leave()
-    assert ["left", "left"] == told
-    never.set_result(None)
-    later.set_result(None)
 
 
 @pytest.mark.parametrize(
