@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from deploy.laptop import relay
+from deploy.tools.errors import DeployError
 from tests.waiting import LIMIT_S, soon
 
 UNDOES = """
@@ -54,3 +55,10 @@ async def test_an_interrupted_command_undoes_what_it_has_done_or_is_ended_by_a_s
         await soon(lambda: not process.is_running())
     assert running.cancelled()
     assert (there.read_text() == "removed again") == (code == UNDOES)
+
+
+async def test_its_output_is_read_and_its_failure_is_not_said_again(there: Path) -> None:
+    """The error has no message: the command has printed its own."""
+    assert "7\n" == await relay.run_ours([str(there), "print(7)"], os.environ, reads=True)
+    with pytest.raises(DeployError, match=r"^$"):
+        await relay.run_ours([str(there), "sys.exit(1)"], os.environ)
