@@ -122,4 +122,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file: str = super()._split_scope(nodeid)
             return next((folder for folder in _AS_ONE_FILE if file.startswith(folder)), file)
 
+        def remove_node(self, node: Any) -> Any:
+            """Drop what a lost process had finished: handed out again as files without tests, it stalls the others."""
+            self.assigned_work[node] = {
+                file: tests for file, tests in self.assigned_work[node].items() if not all(tests.values())
+            }
+            return super().remove_node(node)
+
     return Files(config, log) if config.getoption("dist") == "loadfile" else None

@@ -167,7 +167,7 @@ def _ldflags(name: str) -> str:
 
 
 def _go(*arguments: str, cwd: Path) -> str:
-    """Run go and return what it prints. Raises CannotBuild with its last lines."""
+    """Run go, three times if need be, as a download may fail, and return what it prints. Raises CannotBuild."""
     go = shutil.which("go")
     if go is None:
         raise CannotBuild(
@@ -181,11 +181,12 @@ def _go(*arguments: str, cwd: Path) -> str:
     }
     parallel = ["-p", str(min(2, os.cpu_count() or 1))] if arguments[0] == "build" else []
     command = [go, arguments[0], *parallel, *arguments[1:]]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
-        raise CannotBuild("\n".join([f"go {' '.join(arguments[:2])} in {cwd} failed:", *lines[-10:]]))
-    return done.stdout
+    for _ in range(3):
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return done.stdout
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
+    raise CannotBuild("\n".join([f"go {' '.join(arguments[:2])} in {cwd} failed:", *lines[-10:]]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
