@@ -14,14 +14,6 @@ GOOD = json.dumps({"text": "good"}).encode()
 OF_CURL = {"content-type": "application/x-www-form-urlencoded"}
 
 
-def said(reply: Any) -> str:
-    """Return what a refusal says, in any form; the gateway's own has a code."""
-    body = reply.json()
-    error = body.get("error", body.get("message"))
-    text = error["message"] if isinstance(error, dict) else error
-    return f"{body.get('code', '')} {text} {body.get('hint', '')}"
-
-
 # --- what is accepted -------------------------------------------------------------------------------------------------
 
 
@@ -66,11 +58,6 @@ TYPE = (415, "unsupported_media")
 TIMEOUT = "x-request-timeout-ms"
 
 
-def field(wanted: str) -> tuple[tuple[int, ...], str]:
-    """What a body of another API is told."""
-    return (400, 422), f"the field {wanted} is missing"
-
-
 OWN: list[tuple[Any, dict[str, str], tuple[int, str]]] = [
     (b"{", {}, MALFORMED), (b"", {}, MALFORMED), (b'{"text": "\xff"}', {}, MALFORMED),
     (b'{"text": "\\ud800"}', {}, MALFORMED), (b'{"text": NaN}', {}, MALFORMED), (b"[" * 100_000, {}, MALFORMED),
@@ -98,60 +85,27 @@ async def test_each_invalid_request_gets_a_4xx_with_its_code(served: Any) -> Non
         assert "Traceback" not in reply.text
 
 
-OF_OTHERS: list[tuple[str, Any, tuple[tuple[int, ...], str]]] = [
-    ("/serve/e", {"inputs": "good", "nonsense": 1}, ((422,), "Unknown parameter nonsense")),
-    ("/serve/e", {"inputs": "good", "parameters": []}, ((422,), "parameters must be an object")),
-    ("/serve/e", {"inputs": "good", "options": {"x": 1}}, ((422,), "unknown field x")),
-    ("/serve/e", {"inputs": 7}, ((422,), "text")),
-    ("/v1/embeddings", {"model": "e", "input": "good", "truncate_prompt_tokens": 3}, ((400,), "unknown field trunc")),
-    ("/v1/models/e:predict", {"instances": ["good"], "nonsense": 3}, ((422, 400), "unknown field nonsense")),
-    ("/v1/embeddings", {"inputs": "good"}, field("input")),
-    ("/v1/completions", {"model": "e", "messages": []}, field("prompt")),
-    ("/v1/chat/completions", {"model": "e", "prompt": "good"}, field("messages")),
-    ("/v1/rerank", {"model": "e", "query": "good", "texts": ["a"]}, field("documents")),
-    ("/v1/models/e:predict", {"inputs": ["good"]}, field("instances")),
-    ("/embed", {"input": "good"}, field("inputs")),
-    ("/rerank", {"query": "good", "documents": ["a"]}, field("texts")),
-    ("/decode", {"inputs": "good"}, field("ids")),
+OF_OTHERS: list[tuple[str, Any, int, str]] = [
+    ("/serve/e", {"inputs": "good", "nonsense": 1}, 422, "nonsense"),
+    ("/serve/e", {"inputs": "good", "parameters": []}, 422, "parameters"),
+    ("/v1/embeddings", {"model": "e", "input": "good", "truncate_prompt_tokens": 3}, 400, "truncate_prompt_tokens"),
+    ("/v1/models/e:predict", {"inputs": ["good"]}, 400, "field instances"),
+    ("/v1/embeddings", {"inputs": "good"}, 400, "field input"),
+    ("/v1/completions", {"model": "e", "messages": []}, 400, "field prompt"),
+    ("/v1/chat/completions", {"model": "e", "prompt": "good"}, 400, "field messages"),
+    ("/v1/rerank", {"model": "e", "query": "good", "texts": ["a"]}, 400, "field documents"),
 ]
 
 
 async def test_a_body_of_another_api_is_told_which_field_is_wrong(served: Any) -> None:
     """Wanted and not there, or there and not known."""
-    for path, body, (statuses, says) in OF_OTHERS:
+    for path, body, status, names in OF_OTHERS:
         reply = await served.client.post(path, json=body)
-        assert reply.status_code in statuses, (path, body, reply.text)
-        assert says in said(reply), (path, body)
+        assert (status, True) == (reply.status_code, names in reply.text), (path, reply.text)
 
 
-FORMS = {
-    "/serve/e": '{"text": ', "/predict": '{"text": ', "/embed": '{"inputs": ', "/rerank": '{"query": ',
-    "/similarity": '{"inputs": {', "/decode": '{"ids": ', "/tei/e": '{"inputs": ', "/tei/e/rerank": '{"query": ',
-    "/tei/e/v1/embeddings": '{"model": "NAME", "input": ', "/v1/embeddings": '{"model": "NAME", "input": ',
-    "/v1/completions": '{"model": "NAME", "prompt": ', "/v1/chat/completions": '{"model": "NAME", "messages": ',
-    "/serve/e/v1/chat/completions": '{"model": "NAME", "messages": ', "/v1/rerank": '{"model": "NAME", "query": ',
-    "/tei/e/v2/rerank": '{"model": "NAME", "query": ',
-}  # fmt: skip
-
-
-async def test_a_wrong_content_type_is_told_a_body_of_the_address(served: Any) -> None:
-    """Each address shows its own form, also for an empty body."""
-    for path, form in FORMS.items():
-        reply = await served.client.post(path, content=b"a=b", headers=OF_CURL)
-        assert 415 == reply.status_code
-        assert "content-type: application/json" in said(reply)
-        assert form in said(reply)
-        assert form in said(await served.client.post(path, headers=JSON))
-
-
-POSTED = (
-    "/serve/e", "/predict", "/embed", "/tei/e/embed", "/v1/embeddings", "/v1/chat/completions", "/v1/rerank",
-    "/v1/feedback", "/v1/models/e:predict", "/v2/models/e/infer", "/v2/repository/index",
-)  # fmt: skip
-GOT = (
-    "/v2/models/e", "/v1/models", "/v1/models/e", "/info", "/v1/status", "/v1/endpoints/e/lineage", "/metrics", "/v2",
-    "/readyz", "/",
-)  # fmt: skip
+POSTED = ("/serve/e", "/embed", "/v1/embeddings", "/v1/feedback", "/v2/models/e/infer", "/v2/repository/index")
+GOT = ("/v2/models/e", "/v1/models/e", "/info", "/v1/status", "/v1/endpoints/e/lineage", "/readyz", "/")
 
 
 async def test_a_wrong_method_is_told_the_right_one(served: Any) -> None:
@@ -161,7 +115,6 @@ async def test_a_wrong_method_is_told_the_right_one(served: Any) -> None:
             for method in wrong:
                 reply = await served.client.request(method, path)
                 assert (405, allowed) == (reply.status_code, reply.headers["allow"]), (method, path)
-                assert f"use {allowed}" in reply.text
 
 
 async def test_addresses_that_name_nothing_are_refused(served: Any) -> None:

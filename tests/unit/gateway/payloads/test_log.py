@@ -22,11 +22,6 @@ from gateway.settings import Settings
 from gateway.trace import Trace
 
 
-def counted(stack: Any) -> Callable[[str, int], None]:
-    """What counts records as the gateway does."""
-    return lambda outcome, records: stack.gateway.observer.count(catalog.PAYLOADS, outcome, by=records)
-
-
 class MemorySink:
     """A sink in memory."""
 
@@ -43,6 +38,13 @@ class MemorySink:
 
     def sweep(self) -> None:
         """Do nothing: there is no periodic work."""
+
+
+def kept_by(stack: Any) -> MemorySink:
+    """Keep what a gateway answers in memory."""
+    sink, count = MemorySink(), stack.gateway.observer.count
+    stack.gateway._payloads = PayloadLog(sink, shares("*=1"), count=lambda one, n: count(catalog.PAYLOADS, one, by=n))
+    return sink
 
 
 def log(sink: MemorySink, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
@@ -87,27 +89,20 @@ async def test_a_share_of_the_answers_is_kept() -> None:
     assert {"e/1": 25, "e/2": 50} == Counter(record["url"] for record in sink.records)
 
 
-def made(rules: str, folder: Path) -> PayloadLog | None:
-    """Return the log that a setting asks for."""
-    return payload_log(Settings(payload_log=rules, state_dir=folder), lambda _outcome, _records: None)
-
-
-@pytest.mark.parametrize("text", ["sentiment", "sentiment=2", "sentiment=-1", "=1", "/=0.5", "a=b", "a=nan"])
-def test_invalid_shares_are_refused(tmp_path: Path, text: str) -> None:
-    """Before a worker starts, with the setting's name and the right form."""
-    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: .*write sentiment=0\.1"):
-        made(text, tmp_path)
-
-
 def test_the_log_is_off_unless_a_share_is_kept(tmp_path: Path) -> None:
-    """It writes to the state folder, which must be writable at the start, and the status says so."""
-    assert made("", tmp_path) is made("*=0", tmp_path) is None
-    kept = made("*=1", tmp_path)
+    """It writes to the state folder. Invalid shares and a folder that cannot be written are refused at the start."""
+
+    def made(rules: str, folder: Path = tmp_path) -> PayloadLog | None:
+        return payload_log(Settings(payload_log=rules, state_dir=folder), lambda _outcome, _records: None)
+
+    assert made("") is made("*=0") is None
+    kept = made("*=1")
     assert kept is not None
     assert str(tmp_path / "payloads") == kept.status()["to"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="TRITON_GATEWAY_PAYLOAD_LOG: "):
-        made("*=1", tmp_path / "file")
+    for wrong in (("*=1", tmp_path / "file"), *((text,) for text in ("e", "e=2", "e=-1", "=1", "/=0.5", "e=nan"))):
+        with pytest.raises(ValueError, match="TRITON_GATEWAY_PAYLOAD_LOG: "):
+            made(*wrong)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +155,12 @@ async def test_a_slow_sink_drops_records_and_delays_no_request(
 
 
 async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
-    """Metrics and status count them. Answers of shadow traffic are not kept."""
+    """Metrics and status count them; refused requests are none."""
     stack = make_stack(payload_log="*=1")
-    stack.gateway._payloads = PayloadLog(
-        sink := MemorySink(), shares("*=1"), count=counted(stack)  # type: ignore[arg-type]
-    )  # fmt: skip
+    sink = kept_by(stack)
     async with stack.gateway.running():
         stack.deploy("e", "m1", version="1")
-        stack.deploy("e", "m2", version="2")
-        await stack.served("e/1", "e/2")
+        await stack.served("e/1")
         await stack.client.post("/serve/e/1", json={"text": "good"}, headers={"x-request-id": "mine"})
         await stack.client.post("/v2/models/e/versions/1/infer", json={"inputs": [
             {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [4, 5]},
@@ -178,11 +170,10 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
             await asyncio.sleep(0.01)
         assert "memory" == (await stack.client.get("/v1/status")).json()["payload_log"]["to"]
         await stack.client.post("/serve/e/1", json={"text": "last"})
-    assert ["mine", {"text": "good"}, "GOOD"] == [
-        sink.records[0]["request_id"], sink.records[0]["request"], sink.records[0]["answer"]["label"]
-    ]  # fmt: skip
-    assert {"inputs": {"input_ids": [[4, 5]], "attention_mask": [[1, 1]]}} == sink.records[1]["request"]
-    assert {"text": "last"} == sink.records[-1]["request"]
+    first, tensors, last = sink.records
+    assert ("mine", {"text": "good"}, "GOOD") == (first["request_id"], first["request"], first["answer"]["label"])
+    assert {"inputs": {"input_ids": [[4, 5]], "attention_mask": [[1, 1]]}} == tensors["request"]
+    assert {"text": "last"} == last["request"]
 
 
 async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any]) -> None:
@@ -190,7 +181,7 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
     from tests.unit.gateway.story import serve
 
     stack = make_stack(payload_log="*=1")
-    stack.gateway._payloads = PayloadLog(sink := MemorySink(), shares("*=1"), count=counted(stack))
+    sink = kept_by(stack)
     async with stack.gateway.running():
         await serve(stack)
         url = next(iter(stack.gateway.table.current.endpoints))
