@@ -30,13 +30,10 @@ class Tenants:
         made = {tenant: made_key(tenant, operations=tuple(OPERATIONS)) for tenant in ("few", "free")}
         self.texts = {tenant: text for tenant, (text, _) in made.items()}
         self._keys = [key for _, key in made.values()]
-        self.path = self.write(few={"requests_per_minute": 3})
-
-    def write(self, **quotas: Any) -> Path:
-        return write_keys(self._folder, *self._keys, quotas=quotas)
+        self.path = write_keys(folder, *self._keys, quotas={"few": {"requests_per_minute": 3}})
 
     async def change(self, port: Port, **quotas: Any) -> None:
-        self.write(**quotas)
+        write_keys(self._folder, *self._keys, quotas=quotas)
         await port.stack.gateway._callers.look()
 
 

@@ -15,7 +15,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -95,42 +94,33 @@ def _chunked(draw: random.Random, body: bytes) -> bytes:
     return coded
 
 
-def _plain(draw: random.Random) -> bytes:
-    """A request as most are, from one of a few clients."""
-    body = draw.choice(_BODIES)
-    lines = list(_LINES[: draw.randint(0, 6)])
-    if draw.random() < 0.2:
-        lines.append(draw.choice(_LINES))
-    length = draw.choice((b"content-length: %d", b"Content-Length: %d")) % len(body)
-    lines.insert(draw.choice((0, len(lines))), length)
-    target = draw.choice(_TARGETS[:5])
-    return b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n%b" % (target, b"\r\n".join(lines), body)
+def _request(draw: random.Random, *, is_odd: bool) -> bytes:
+    """As one of a few clients sends it, or unusual or wrong in any respect."""
 
+    def usual(one: bytes, others: Sequence[bytes], share: float) -> bytes:
+        return draw.choice(others) if is_odd and draw.random() < share else one
 
-def _odd(draw: random.Random) -> bytes:
-    """A request that may be unusual or wrong in any respect."""
-    method = b"POST" if draw.random() < 0.6 else draw.choice(_METHODS)
-    target = draw.choice(_TARGETS)
-    version = b"HTTP/1.1" if draw.random() < 0.85 else draw.choice(_VERSIONS)
-    body = draw.choice(_BODIES)
-    lines = draw.sample(_LINES, draw.randint(0, 5))
-    if draw.random() < 0.9:
-        lines.insert(0, b"host: x")
-    if draw.random() < 0.03:
-        lines += [b"x%d: y" % number for number in range(draw.choice((15, 40)))]
-    framing = draw.random()
+    body, target = draw.choice(_BODIES), draw.choice(_TARGETS if is_odd else _TARGETS[:5])
+    lines = draw.sample(_LINES, draw.randint(0, 5)) if is_odd else list(_LINES[: draw.randint(0, 6)])
+    framing = draw.random() if is_odd else 0.0
     if framing < 0.45:
-        lines.append(b"content-length: %d" % max(0, len(body) + draw.choice((0, 0, 0, 0, 0, 0, -1, 3))))
+        length = max(0, len(body) + (draw.choice((0, 0, 0, 0, 0, 0, -1, 3)) if is_odd else 0))
+        lines.insert(draw.choice((0, len(lines))), draw.choice((b"content-length: %d", b"Content-Length: %d")) % length)
     elif framing < 0.75:
         lines.append(draw.choice((b"transfer-encoding: chunked", b"Transfer-Encoding: Chunked")))
         body = _chunked(draw, body)
     else:
         body = b""
-    for _ in range(draw.choice((0, 0, 1, 1, 2))):
-        lines.insert(draw.randint(0, len(lines)), draw.choice(_ODD_LINES))
-    end = b"\r\n" if draw.random() < 0.96 else draw.choice((b"\n", b"\r", b"\r\r\n"))
-    head = b" ".join(part for part in (method, target, version) if part or draw.random() < 0.5)
-    return head + end + b"".join(line + end for line in lines) + end + body
+    if not is_odd or draw.random() < 0.9:
+        lines.insert(0, b"host: x")
+    if is_odd:
+        lines += [b"x%d: y" % number for number in range(draw.choice((15, 40)) if draw.random() < 0.03 else 0)]
+        for _ in range(draw.choice((0, 0, 1, 1, 2))):
+            lines.insert(draw.randint(0, len(lines)), draw.choice(_ODD_LINES))
+    parts = usual(b"POST", _METHODS, 0.4), target, usual(b"HTTP/1.1", _VERSIONS, 0.15)
+    end = usual(b"\r\n", (b"\n", b"\r", b"\r\r\n"), 0.04)
+    head = b" ".join(part for part in parts if part or draw.random() < 0.5)
+    return end.join([head, *lines, b"", b""]) + body
 
 
 def stream(seed: int, number: int) -> list[bytes]:
@@ -141,7 +131,7 @@ def stream(seed: int, number: int) -> list[bytes]:
         kind = draw.random()
         if kind < 0.04:
             parts.append(draw.choice(_JUNK))
-        parts.append(_plain(draw) if kind < 0.65 else _odd(draw))
+        parts.append(_request(draw, is_odd=kind >= 0.65))
     if draw.random() < 0.04:
         parts[-1] = parts[-1][: draw.randint(0, len(parts[-1]))]
     if draw.random() < 0.03:
@@ -228,53 +218,44 @@ def answers(written: bytes) -> list[Answer]:
     return found
 
 
-@dataclass(slots=True)
-class Judged:
-    """What h11 makes of a stream: its requests as the application would report them, and why it stopped."""
+class Judged(NamedTuple):
+    """What h11 makes of a stream: its requests as the application would report them, where each begins, and why it
+    stopped: ``closed`` (a request was the last one), ``refused``, or empty (everything was read).
+    """
 
-    requests: list[bytes] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    stopped: str = ""
-    """``closed`` (a request was the last one), ``refused``, or empty (everything was read)."""
+    requests: list[bytes]
+    starts: list[int]
+    stopped: str
 
 
 def judge(whole: bytes) -> Judged:
     """Read a stream with h11, answering each request at once."""
-    found = Judged()
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
     connection.receive_data(whole)
-    request: Any = None
-    parts: list[bytes] = []
-    start = 0
+    requests: list[bytes] = []
+    starts = [0]
+    request, body = None, b""
     while True:
         try:
             event = connection.next_event()
         except h11.RemoteProtocolError:
-            found.starts.append(start)
-            found.stopped = "refused"
-            return found
+            return Judged(requests, starts, "refused")
         if isinstance(event, h11.Request):
-            request, parts = event, []
+            request, body = event, b""
         elif isinstance(event, h11.Data):
-            parts.append(bytes(event.data))
+            body += bytes(event.data)
         elif isinstance(event, h11.EndOfMessage):
-            found.starts.append(start)
-            found.requests.append(_of_h11(request, b"".join(parts)))
+            requests.append(_of_h11(request, body))
             connection.send(h11.Response(status_code=405, headers=[("content-length", "0")]))
             connection.send(h11.EndOfMessage())
-            if connection.our_state is h11.MUST_CLOSE or connection.their_state is h11.MUST_CLOSE:
-                found.stopped = "closed"
-                return found
-            left, _ = connection.trailing_data
-            start = len(whole) - len(left)
+            left = connection.trailing_data[0]
             try:
                 connection.start_next_cycle()
             except h11.LocalProtocolError:
-                found.stopped = "closed"
-                return found
+                return Judged(requests, starts, "closed")
+            starts.append(len(whole) - len(left))
         else:  # needs more bytes, or is paused
-            found.starts.append(start)
-            return found
+            return Judged(requests, starts, "")
 
 
 def _of_h11(request: Any, body: bytes) -> bytes:
