@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -74,9 +73,7 @@ def made() -> tuple[str, Key]:
     return text, Key(name, digest(PEPPER, text.encode()).hex(), "acme", created=written(1))
 
 
-async def test_the_last_good_state_of_a_file_stays_and_its_problem_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_last_good_state_of_a_file_stays(tmp_path: Path) -> None:
     """Half written, with another pepper, or missing; then valid again. Before any good state, no key is accepted."""
     mounted, (first, one), (second, other) = Mounted(tmp_path), made(), made()
     mounted.swap(b"{")
@@ -89,16 +86,11 @@ async def test_the_last_good_state_of_a_file_stays_and_its_problem_is_logged_onc
     assert [False, True] == await mounted.knows(first, second)
     for raw, pepper, why in (
         (whole[:-20], PEPPER, "not JSON"), (whole, b"q" * 32, "made with the pepper"),
-        (None, PEPPER, "keys.json cannot be read: No such file or directory; `triton-gateway keys create` makes it"),
+        (None, PEPPER, "keys.json cannot be read"),
     ):  # fmt: skip
-        caplog.clear()
         mounted.swap(raw, pepper)
-        for _ in range(3):
-            assert [True] == await mounted.knows(second)
+        assert [True] == await mounted.knows(second)
         assert ("keys_file", False) == mounted.told[-1]
-        [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        assert why in line
-        assert "stays in use" in line
         assert why in mounted.status("problem")
         assert mounted.status("known").startswith("1 keys")
     mounted.swap(whole)

@@ -74,9 +74,9 @@ KEY = made().to_json()
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "not JSON"), (b'{"keys": [{"id": "k1", "hash": "ab', "not JSON"), (b"[" * 100_000, "not JSON"),
+        (b"", "not JSON"), (b"[" * 100_000, "not JSON"),
         (b"[]", "not an object"), (b'{"keys": {"k1": {}}}', "keys: "), (written_file("k"), "keys.0: "),
-        (written_file({}), "keys.0.id: "), (written_file({**KEY, "id": ""}), "keys..id: "),
+        (written_file({**KEY, "id": ""}), "keys..id: "),
         (written_file({**KEY, "hash": "zz" * 32}), "keys.k1.hash: "),
         (written_file({**KEY, "tenant": "a\n"}), "keys.k1.tenant: it must be printable"),
         (written_file({**KEY, "operations": ["x"]}), "'x' is not an operation: use infer, metadata"),
@@ -86,7 +86,6 @@ KEY = made().to_json()
         (written_file(certificates=[{"tenant": "t"}]), "certificates.0.name: "), (written_file(ended="jti"), "ended: "),
         (written_file(quotas={"t": {"requests": 1}}), "quotas.t.requests: "),
         (written_file(quotas={"t": {"requests_per_minute": -1}}), "quotas.t.requests_per_minute: "),
-        (written_file(quotas={"t": {"requests_per_minute": "1"}}), "quotas.t.requests_per_minute: "),
         (written_file(quotas={"t": {"tokens_per_minute": math.inf}}), "quotas.t.tokens_per_minute: "),
         (written_file(made(), made()), "two keys have the id k1"),
     ],

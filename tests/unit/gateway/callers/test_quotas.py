@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.callers.quotas import Bucket, Limits, Quotas
+from gateway.callers.quotas import Limits, Quotas
 from gateway.errors import QuotaExceeded
 
 
@@ -139,11 +139,3 @@ def test_the_number_of_tenants_is_limited() -> None:
     for number in range(12_000):
         quotas.of(f"t{number}", 0.0)
     assert len(quotas._quotas) <= 10_000
-
-
-def test_a_bucket_never_holds_more_than_one_minutes_limit() -> None:
-    """Whatever is returned, and however long no request comes."""
-    bucket = Bucket(60, 1.0, 0.0)
-    bucket.take(-1000)
-    assert 60 == bucket.level(10_000.0)
-    assert 60 == bucket.level(0.0)  # a clock that goes back changes nothing

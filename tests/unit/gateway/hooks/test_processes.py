@@ -20,7 +20,7 @@ from tests.waiting import LIMIT_S, soon, until
 ROOT = Path(__file__).parents[4]
 
 HOOK = """
-import os, socket, sys, time
+import os, time
 class Preprocess:
     def preprocess(self, body, state, collect_custom_statistics_fn=None):
         state["n"] = body.get("n")
@@ -46,10 +46,6 @@ class Preprocess:
         if do == "leak":
             kept = []
             while True: kept.append(bytearray(4 << 20))
-        if do == "close": os.closerange(3, 1000); time.sleep(100)
-        if do == "shut":
-            socket.socket(fileno=int(sys.argv[1])).shutdown(socket.SHUT_WR)
-            time.sleep(100)
         if do == "garbage":
             for fd in range(3, 1000):
                 try: os.write(fd, b"\\xff" * 64)
@@ -89,8 +85,6 @@ async def answered(stack: Any, body: Any) -> Any:
         ("_exit", 500, "exited with code 3"),
         ("segfault", 500, "SIGSEGV"),
         ("leak", 500, "emory"),
-        pytest.param("close", 504, "deadline_exceeded", marks=pytest.mark.long),
-        pytest.param("shut", 504, "deadline_exceeded", marks=pytest.mark.long),
         ("garbage", 500, "not a frame"),
         ("spin", 504, "deadline_exceeded"),
         ("fork", 200, ""),

@@ -73,13 +73,6 @@ def test_a_sum_that_can_fall_is_not_shown() -> None:
     assert "gateway_variable_scalar_sum{" not in text
 
 
-def test_process_metrics_come_after_the_gateways() -> None:
-    """CPU, memory and garbage collection of a single process."""
-    text, _ = exposition.respond("", Numbers(Observer().snapshot(), others=exposition.process_metrics()))
-    found = text.decode()
-    assert found.index("gateway_build_info") < found.index("process_cpu_seconds_total") < found.index("python_gc_")
-
-
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"
 """What Prometheus accepts."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import catalog, embeddings, texts
-from gateway.metrics.embeddings import Cosines, vectors_of
+from gateway.metrics.embeddings import Cosines
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
 from gateway.metrics.watch import Served
@@ -161,17 +161,6 @@ def test_without_a_reference_the_first_vectors_make_the_mean_and_are_not_counted
     later = drawn(50, seed=2)
     assert np.allclose(cosines.of(later), Cosines(cosines.mean).of(later))
     assert np.mean(cosines.of(later)) > 0.4 > -0.4 > np.mean(cosines.of(drawn(50, towards=-2.0)))
-
-
-@pytest.mark.parametrize(
-    ("answer", "number"),
-    [
-        ({"embedding": np.ones(3)}, 1), ({"embeddings": np.ones((2, 3))}, 2), ({"embeddings": [[1.0], [2.0]]}, 2),
-        ({"label": "GOOD"}, 0), (b"bytes", 0), (None, 0), ({"embeddings": "no"}, 0),
-    ],
-)  # fmt: skip
-def test_vectors_are_found_in_answers_of_embedding_tasks_only(answer: object, number: int) -> None:
-    assert number == len(vectors_of(answer))
 
 
 @pytest.mark.parametrize("mean", [(1.0,) * 4, ()])

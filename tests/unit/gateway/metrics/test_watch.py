@@ -103,18 +103,6 @@ def test_every_value_of_a_variable_is_counted_or_ignored_with_a_reason(
     assert pytest.approx(expected) == {prefix.sub("", name): number for name, number in found.items()}
 
 
-def test_a_value_that_raises_is_only_counted() -> None:
-    """A user's object may raise in any method."""
-
-    class Rude(dict[str, Any]):
-        def __contains__(self, key: object) -> bool:
-            raise RuntimeError("no")
-
-    watched = Watched(spec(V("x", "value")))
-    watched.answer(Rude(), {})
-    assert 1 == watched.read()["ignored_total{x,wrong_type}"]
-
-
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3),

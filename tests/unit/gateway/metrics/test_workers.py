@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import socket
-import threading
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InternalError
-from gateway.metrics import catalog, exposition, workers
+from gateway.metrics import catalog, workers
 from gateway.metrics.accumulator import Accumulator, Histogram, Snapshot
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
@@ -234,21 +233,6 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
         family.of["one"][0].close()
     asks.close()
     family.of["one"][2].close()
-
-
-async def test_a_single_worker_answers_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a long text delays no request."""
-    respond, threads = exposition.respond, []
-
-    def seen(accept: str, numbers: exposition.Numbers) -> tuple[bytes, str]:
-        threads.append(threading.current_thread())
-        return respond(accept, numbers)
-
-    monkeypatch.setattr(exposition, "respond", seen)
-    publisher = Publisher(built(1))
-    assert 1.0 == await asked(publisher)
-    publisher.close()
-    assert threading.main_thread() not in threads
 
 
 def test_new_bounds_of_a_variable_never_mix_with_the_former_ones() -> None:

@@ -51,26 +51,17 @@ _WORDS = (
 )  # fmt: skip
 
 
-def _nested(depth: int, inner: Any, rng: random.Random) -> Any:
-    for _ in range(depth):
-        inner = [inner] if rng.random() < 0.9 else {"text": inner}
+def _nested(depth: int, inner: Any) -> Any:
+    for level in range(depth):
+        inner = {"text": inner} if level % 10 == 9 else [inner]
     return inner
 
 
-def _value(rng: random.Random) -> Any:
-    kinds = (
-        lambda: rng.choice(_WORDS),
-        lambda: rng.choice((None, True, False, 0, 1, -1, 1.5, 2**31, 2**63, -(2**63), 2**64 - 1, 1e300)),
-        lambda: [rng.choice((0, 1, 2)) for _ in range(rng.choice((0, 3, 33, 70)))],
-        lambda: [10**9, 0],
-        lambda: [1] * 40,
-        lambda: [2**40, 2**40, 0],
-        lambda: ["x" * 50, 1, True, None],
-        lambda: _nested(rng.choice((3, 40, 240, 900)), rng.choice((1, "good", [])), rng),
-        lambda: {rng.choice(_WORDS): rng.choice(_WORDS)},
-        lambda: "x\u0000y",
-    )
-    return rng.choice(kinds)()
+_ODD: tuple[Any, ...] = (
+    *_WORDS, None, True, False, 0, 1, -1, 1.5, 2**31, 2**63, -(2**63), 2**64 - 1, 1e300, "x\u0000y", [], [0, 1, 2],
+    [1] * 40, [10**9, 0], [2**40, 2**40, 0], ["x" * 50, 1, True, None], {"text": "data"}, {"shape": "BYTES"},
+    _nested(40, 1), _nested(240, "good"), _nested(900, []),
+)  # fmt: skip
 
 
 def _mutated(value: Any, rng: random.Random) -> Any:
@@ -83,7 +74,7 @@ def _mutated(value: Any, rng: random.Random) -> Any:
     if isinstance(value, list) and value and rng.random() < 0.8:
         at = rng.randrange(len(value))
         return [*value[:at], _mutated(value[at], rng), *value[at + (rng.random() < 0.8) :]]
-    return _value(rng)
+    return rng.choice(_ODD)
 
 
 def _dumped(value: Any, rng: random.Random) -> bytes:
@@ -169,13 +160,6 @@ async def test_dimensions_do_not_multiply_lists(served: Any, shapes: Any) -> Non
     reply = await served.client.post("/v2/models/h/infer", json={"inputs": inputs})
     assert 400 == reply.status_code
     assert "nested lists" in reply.json()["error"]
-
-
-async def test_a_refusal_does_not_repeat_the_whole_request(served: Any) -> None:
-    """numpy's message contains the whole invalid value."""
-    reply = await served.client.post("/serve/t", json={"x": ["x" * 1_000_000]})
-    assert 422 == reply.status_code
-    assert len(reply.content) < 1000
 
 
 # --- protobuf ---------------------------------------------------------------------------------------------------------
@@ -298,7 +282,7 @@ def test_colons_in_texts_are_no_keys_and_a_byte_order_mark_is_accepted(text: str
 @pytest.mark.parametrize("path", ["/serve/h", "/v1/models/h:predict"])
 async def test_the_deepest_accepted_body_can_be_answered(served: Any, path: str) -> None:
     """An answer can repeat every value that is accepted."""
-    body = {"instances": _nested(228, 1, random.Random(0))}
+    body = {"instances": _nested(228, 1)}
     reply = await served.client.post(path, json=body)
     assert (200, True) == (reply.status_code, body == reply.json() or body == reply.json()["predictions"])
 

@@ -21,7 +21,6 @@ from gateway.errors import (
     ModelFailed,
     ModelNotReady,
 )
-from gateway.triton import http
 from gateway.triton.addresses import http_beside
 from gateway.triton.errors import TransportError
 from gateway.triton.http import HttpTransport
@@ -187,30 +186,6 @@ async def test_an_answer_that_nobody_asked_for_is_nobodys(server: HttpServer, ca
 
     server.answer = chatty
     assert [[[2]], [[6]]] == [(await infer(calls, number)).tolist() for number in (1, 3)]
-
-
-async def test_connections_that_open_during_close_are_closed_too(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At any step of opening."""
-    opened: list[asyncio.Transport] = []
-    made = http._Connection.connection_made
-
-    def noted(self: Any, transport: Any) -> None:
-        opened.append(transport)
-        made(self, transport)
-
-    monkeypatch.setattr(http._Connection, "connection_made", noted)
-    for steps in range(1, 30):
-        calls = HttpTransport(server.address)
-        calls.is_open = True
-        asked = asyncio.create_task(infer(calls, 1))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await calls.close()
-        await asyncio.gather(asked, return_exceptions=True)
-        await soon(lambda: all(transport.is_closing() for transport in opened))  # one that was cut off: in its turn
-    assert opened
 
 
 async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpServer, calls: HttpTransport) -> None:
