@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.grpc.server import RpcServer
-from tests.unit.gateway.grpc.test_server import _nothing, channel_to, texts
+from tests.unit.gateway.grpc.test_server import channel_to, make_server, texts
 from tests.waiting import LIMIT_S
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,11 +45,7 @@ async def settled(port: int) -> asyncio.StreamWriter:
 
 async def test_silent_connections_end_and_connections_are_limited(stack: Any) -> None:
     """A connection without a complete handshake ends soon. Connections above the limit are refused."""
-    gateway = stack.gateway
-    server = RpcServer(
-        gateway.plane, gateway.table, gateway.health, _nothing, version="1", max_message_bytes=1 << 20,
-        head_timeout=1.0, max_connections=4,
-    )  # fmt: skip
+    server = make_server(stack, head_timeout=1.0, max_connections=4)
     port = await server.start("127.0.0.1", 0)
     try:
         assert all(await asyncio.gather(*(is_closed(port, begun) for begun in (b"", GREETING[:9], GREETING))))

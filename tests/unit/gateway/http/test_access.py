@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from starlette.routing import Mount
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.keys import Key, new_key, written
+from gateway.callers.keys import new_key, written
 from gateway.callers.rights import OPERATIONS
 from gateway.path.rights import OPEN, rule_of
 from gateway.protocols.tei import ROUTES
@@ -64,26 +65,21 @@ class Keyring:
     """A file with one key for each kind of credentials."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.path = folder / "keys.json"
-        self._keys: dict[str, Key] = {}
-        self.texts: dict[str, str] = {"wrong": new_key()[0]}
-        every = tuple(OPERATIONS)
-        self.add("good", operations=every)
-        self.add("revoked", operations=every)
-        self.add("expired", operations=every, expires="2020-01-01")
-        self.add("others", operations=every, endpoints=("other",))
-        self.add("infers", operations=("infer",))
-        self.add("reads_infers", operations=("infer",), endpoints=("e",))
-        self.add("reads", operations=("metadata",), endpoints=("e",))
-        write_keys(self._folder, *self._keys.values())
-
-    def add(self, name: str, **fields: Any) -> None:
-        self.texts[name], self._keys[name] = made_key(name, **fields)
+        every = {"operations": tuple(OPERATIONS)}
+        made = {
+            "good": made_key("good", **every), "revoked": made_key("revoked", **every),
+            "expired": made_key("expired", **every, expires="2020-01-01"),
+            "others": made_key("others", **every, endpoints=("other",)),
+            "infers": made_key("infers", operations=("infer",)),
+            "reads": made_key("reads", operations=("metadata",), endpoints=("e",)),
+        }  # fmt: skip
+        self.texts = {"wrong": new_key()[0], **{name: text for name, (text, _) in made.items()}}
+        self._keys = {name: key for name, (_, key) in made.items()}
+        self.path = write_keys(folder, *self._keys.values())
 
     def end(self, name: str) -> None:
-        self._keys[name] = Key(**{**{f: getattr(self._keys[name], f) for f in Key.__slots__}, "revoked": written(1)})
-        write_keys(self._folder, *self._keys.values())
+        self._keys[name] = replace(self._keys[name], revoked=written(1))
+        write_keys(self.path.parent, *self._keys.values())
 
     def shown(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return credentials as headers, or as metadata."""

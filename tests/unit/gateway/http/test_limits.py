@@ -17,15 +17,6 @@ from tests.unit.gateway.http.serving import GOOD, Serve, post
 from tests.unit.gateway.http.test_streams import answers
 from tests.waiting import soon
 
-HOOK = """
-class Preprocess:
-    def process(self, data, state, collect_custom_statistics_fn=None):
-        from starlette.responses import Response
-        answer = Response(content=data.get("content", "{}"), status_code=data.get("status", 200))
-        answer.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in data["headers"]]
-        return answer
-"""
-
 
 async def ok(exchange: Exchange) -> None:
     """Answer every request at once."""
@@ -277,20 +268,3 @@ async def test_unchecked_headers_are_not_written() -> None:
     connection.data_received(post())
     assert ear.heard.startswith(b"HTTP/1.1 500")
     assert (1, False) == (ear.heard.count(b"HTTP/1.1"), b"x-theirs" in ear.heard)
-
-
-async def test_a_hook_may_choose_status_and_headers(serve: Serve) -> None:
-    """Statuses without a body have none, and the next request is answered."""
-    async with serve() as served:
-        served.stack.add_hook("h", HOOK)
-        await served.stack.served("e", "h")
-        wire = await served.connect()
-        for status in (201, 204, 304, 404):
-            content = "" if status in (204, 304) else '{"a": 1}'
-            headers = [["x-mine", "a"], ["set-cookie", "a=b"]]
-            asked = json.dumps({"headers": headers, "status": status, "content": content}).encode()
-            wire.send(post(asked, "/serve/h"))
-            found, told = await wire.head()
-            assert (status, "a", "a=b") == (found, told["x-mine"], told["set-cookie"])
-            assert content.encode() == await wire._reader.readexactly(int(told.get("content-length", "0")))
-            assert 200 == (await wire.ask(post()))[0]

@@ -26,14 +26,13 @@ class Tenants:
     """A file of keys with quotas."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         made = {tenant: made_key(tenant, operations=tuple(OPERATIONS)) for tenant in ("few", "free")}
         self.texts = {tenant: text for tenant, (text, _) in made.items()}
         self._keys = [key for _, key in made.values()]
         self.path = write_keys(folder, *self._keys, quotas={"few": {"requests_per_minute": 3}})
 
     async def change(self, port: Port, **quotas: Any) -> None:
-        write_keys(self._folder, *self._keys, quotas=quotas)
+        write_keys(self.path.parent, *self._keys, quotas=quotas)
         await port.stack.gateway._callers.look()
 
 

@@ -38,8 +38,6 @@ def test_records_are_json_lines_that_only_their_owner_can_read(tmp_path: Path) -
     assert 0o600 == file.stat().st_mode & 0o777
     assert 0o700 == file.parent.stat().st_mode & 0o777
     assert [RECORD] * 3 == [json.loads(line) for line in file.read_text().splitlines()]
-    sink.sweep()
-    assert [file] == files(tmp_path, "*")
 
 
 @pytest.mark.parametrize("writers", [1, 2])
