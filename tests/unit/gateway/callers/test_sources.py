@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,10 @@ def keys(tmp_path: Path) -> dict[str, Any]:
     [
         ({"quota_store": "redis://:hunter2@h/0"}, "PASSWORD_FILE"),
         ({"quota_store": "redis://u:hunter2@h:x/0"}, STORE), ({"quota_store": "memcached://h/hunter2"}, STORE),
-        ({"quota_store": "redis:///0"}, STORE), ({"quota_store": "redis://h/zero"}, STORE),
-        ({"quota_store": "redis://h?password=hunter2"}, STORE), ({"quota_store": "h:6379"}, STORE),
+        ({"quota_store": "redis:///0"}, STORE), ({"quota_store": "redis://h?password=hunter2"}, STORE),
         ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
         ({"keys_from_registry": True}, "PEPPER_FILE is needed"),
-        ({**ISSUER, "jwt_audience": ""}, "JWT_AUDIENCE and"), ({**ISSUER, "jwt_keys": ""}, "JWT_KEYS are needed"),
-        ({**ISSUER, "jwt_claims": "tenat=org"}, "JWT_CLAIMS must be"),
-        ({**ISSUER, "jwt_claims": "tenant"}, "JWT_CLAIMS must be"),
+        ({**ISSUER, "jwt_keys": ""}, "JWT_KEYS are needed"), ({**ISSUER, "jwt_claims": "tenat=org"}, "JWT_CLAIMS must"),
         ({**ISSUER, "jwt_keys": "ftp://h/jwks"}, "not an https address"),
     ],
 )  # fmt: skip
@@ -54,18 +50,6 @@ def test_every_source_that_is_set_is_followed(keys: dict[str, Any]) -> None:
     """By its name in the metrics."""
     settings = Settings(**keys, **ISSUER, keys_from_registry=True, pepper_file="p", jwt_claims="tenant=org")
     assert ["keys_file", "registry", "jwt"] == list(sources_of(settings))
-
-
-def test_a_missing_library_is_named_with_the_command_that_installs_it(
-    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before any worker starts."""
-    monkeypatch.delitem(sys.modules, "gateway.callers.shared_quotas", raising=False)
-    for name in [name for name in sys.modules if name == "redis" or name.startswith("redis.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "redis", None)
-    assert 2 == run(Settings(**keys, quota_store="redis://h"))
-    assert 'pip install ".[redis]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_declared_variable_replaces_a_built_in_one() -> None:
     assert "scalar_count{token_length}" not in found
 
 
-def test_the_references_counts_are_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_references_counts_are_shown() -> None:
     """Until there is another one; whose bins are not those of the variable is not."""
     declared = spec(V("x", "scalar", (1.0, 5.0)), V("a", "enum", ("cat", "dog")), V("n", "value"))
     bins = {"x": {"5": 20.0, "+Inf": 10.0, "missing": 1.0}, "a": {"cat": 30.0, "other": 0.0, "missing": 0.0}}
@@ -184,7 +184,6 @@ def test_the_references_counts_are_shown(caplog: pytest.LogCaptureFixture) -> No
         assert {
             f"drift_reference_observations{{{name},{of}}}": n for name in shown for of, n in shown[name].items()
         } == {name: n for name, n in watched.read().items() if name.startswith("drift") and not math.isnan(n)}
-    assert ["x", "n"] == [record.args[2] for record in caplog.records if isinstance(record.args, tuple)]
 
 
 HOOK = """

@@ -36,11 +36,3 @@ async def test_probabilities_cover_all_labels_even_if_few_are_requested(served: 
     best = await _asked(served, "labels", ["good", "bad"], parameters={"top_k": 1})
     assert np.allclose(every["probabilities"], best["probabilities"], rtol=1e-6)
     assert every["label"] == best["label"]
-
-
-@pytest.mark.parametrize("shape", [[1], [1, 1], [1, 1, 1], [2], [True], [1.0, 1], [-1], "1", None, [1, -1]])
-async def test_shapes_of_texts_that_are_accepted(served: Any, shape: Any) -> None:
-    """``[n]`` or ``[n, 1]``, of whole numbers."""
-    text = {"name": "text", "datatype": "BYTES", "shape": shape, "data": ["good"]}
-    reply = await served.client.post("/v2/models/labels/infer", json={"inputs": [text]})
-    assert (200 if shape in ([1], [1, 1]) and all(type(size) is int for size in shape) else 400) == reply.status_code

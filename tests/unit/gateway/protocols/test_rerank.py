@@ -10,7 +10,6 @@ REFUSED = [
     ({"model": "rank", "query": "a", "documents": []}, 400, "`documents` cannot be empty"),
     ({"model": "rank", "query": "a", "documents": ["b"], "top_n": 0}, 400, "top_n"),
     ({"model": "rank", "query": "a", "documents": ["b"], "max_chunks_per_doc": 10}, 400, "max_chunks_per_doc is not"),
-    ({"model": "rank", "query": "a", "documents": ["b"], "relevant_spans": {"type": "x"}}, 400, "relevant_spans is"),
     ({"model": "rank", "query": "a", "documents": ["b"], "max_tokens_per_doc": 8}, 400, "gateway.max_length=8"),
     ({"model": "rank", "query": "a", "documents": [{"title": "b"}]}, 400, "must be a string"),
     ({"model": "labels", "query": "a", "documents": ["b"]}, 400, "labels does text-classification, not ranking"),

@@ -36,7 +36,6 @@ ANSWERED: list[tuple[str, Any, Any]] = [
     ("rank/predict", {"inputs": ["hello", "film film"], **RAW}, [{"label": "LABEL_0", "score": 1}]),
     # Hugging Face's client sends an object beside the inputs, often empty, to the root path, which does the task.
     ("labels", {"inputs": "good good", "parameters": {"raw_scores": True, "truncate": None}}, LABELS),
-    ("labels/predict", {"inputs": "good good", "parameters": {}, **RAW}, LABELS),
     ("vectors/", {"inputs": ["good film"], "normalize": False}, [[1, 0, 1, 2]]),
     ("rank", {"query": "a", "texts": ["film"], **RAW}, [{"index": 0, "score": 0}]),
     ("vectors", {"inputs": {"source_sentence": "good film", "sentences": ["film good", "bad"]}},

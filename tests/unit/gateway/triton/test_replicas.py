@@ -33,7 +33,7 @@ STOPPING = (grpc.StatusCode.UNAVAILABLE, "Server is stopping, scheduler for mode
         ("dns:triton:8001", [("triton", 8001)]), ("dns://10.0.0.10/triton:8001", [("triton", 8001)]),
         ("grpc://ipv4:10.0.0.1:8001,10.0.0.2:8001", ["10.0.0.1:8001", "10.0.0.2:8001"]),
         ("ipv6:[::1]:8001", ["[::1]:8001"]), ("unix:/run/triton.sock", ["unix:/run/triton.sock"]),
-        ("dns:///x:8001; 10.0.0.1:8001", [("x", 8001), "10.0.0.1:8001"]), ("xds:///a:1", ["xds:///a:1"]),
+        ("dns:///x:8001; 10.0.0.1:8001", [("x", 8001), "10.0.0.1:8001"]),
     ],
 )  # fmt: skip
 def test_addresses_are_read_as_grpc_and_clearml_write_them(address: str, expected: object) -> None:

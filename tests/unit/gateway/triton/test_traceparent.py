@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,8 @@ async def test_traceparent_reaches_triton_as_metadata() -> None:
     assert [None, ONE] == server.traces
 
 
-async def test_each_call_carries_its_own_requests_trace(stack: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A request without a trace sends none. Failures are logged with it."""
+async def test_each_call_carries_its_own_requests_trace(stack: Any) -> None:
+    """A request without a trace sends none."""
     stack.deploy("t")
     await stack.served("t")
     stack.backend.parents.clear()
@@ -52,6 +51,3 @@ async def test_each_call_carries_its_own_requests_trace(stack: Any, caplog: pyte
     for headers in ({"traceparent": ONE}, {}, {"traceparent": "broken"}, {"traceparent": TWO}):
         assert 200 == (await post("/serve/t", json={"text": "good"}, headers=headers)).status_code
     assert [ONE, "", "", TWO] == stack.backend.parents
-    with caplog.at_level(logging.INFO, "triton_gateway.request"):
-        await post("/serve/t", json={"text": ""}, headers={"traceparent": TWO})
-    assert [TWO[3:35]] == [r.__dict__["trace_id"] for r in caplog.records if r.name == "triton_gateway.request"]
