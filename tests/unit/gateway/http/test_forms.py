@@ -86,7 +86,6 @@ async def test_each_invalid_request_gets_a_4xx_with_its_code(served: Any) -> Non
 
 
 OF_OTHERS: list[tuple[str, Any, int, str]] = [
-    ("/serve/e", {"inputs": "good", "nonsense": 1}, 422, "nonsense"),
     ("/serve/e", {"inputs": "good", "parameters": []}, 422, "parameters"),
     ("/v1/embeddings", {"model": "e", "input": "good", "truncate_prompt_tokens": 3}, 400, "truncate_prompt_tokens"),
     ("/v1/models/e:predict", {"inputs": ["good"]}, 400, "field instances"),
