@@ -11,8 +11,11 @@ import pytest
 
 from gateway.__main__ import main, run
 from gateway.settings import Settings
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 
 JWT = {"jwt_issuer": "https://i", "jwt_audience": "g"}
+KEYS = {"keys_file": "FOLDER/keys"}
+STORE = "no address of a store"
 
 
 @pytest.mark.parametrize(
@@ -31,20 +34,31 @@ JWT = {"jwt_issuer": "https://i", "jwt_audience": "g"}
         ({"keys_file": "FOLDER/bad"}, "FOLDER/bad"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "FOLDER/none cannot be read"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "FOLDER/bad cannot be used"),
+        ({"keys_from_registry": True}, "PEPPER_FILE is needed"),
+        ({**JWT, "jwt_keys": ""}, "JWT_KEYS are needed"), ({**JWT, "jwt_keys": "ftp://h/jwks"}, "not an https address"),
+        ({**JWT, "jwt_keys": "https://h/k", "jwt_claims": "tenat=org"}, "JWT_CLAIMS must"),
+        *(({**KEYS, "quota_store": address}, said) for address, said in (
+            ("redis://:hunter2@h/0", "PASSWORD_FILE"), ("redis://u:hunter2@h:x/0", STORE),
+            ("memcached://h/hunter2", STORE), ("redis:///0", STORE), ("redis://h?password=hunter2", STORE),
+        )),
+        ({**KEYS, "quota_store": "redis://h", "quota_store_password_file": "FOLDER/none"}, "none cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_access_settings_are_checked_before_anything_listens(
     fields: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Local files and invalid addresses. An issuer may be unreachable for a moment."""
+    """Local files and invalid addresses, without passwords. An issuer may be unreachable for a moment."""
     for name in ("bad", "tls.crt", "tls.key"):
         (tmp_path / name).write_text("{")
     (tmp_path / "bad.pepper").write_text("p" * 40)
+    (tmp_path / "keys").write_bytes(written_file())
+    (tmp_path / "keys.pepper").write_bytes(PEPPER)
     placed = {name: value.replace("FOLDER", str(tmp_path)) if isinstance(value, str) else value
               for name, value in fields.items()}  # fmt: skip
     assert 2 == run(Settings(port=0, state_dir=tmp_path / "state", **placed))
     error = capsys.readouterr().err
     assert named.replace("FOLDER", str(tmp_path)) in error
+    assert "hunter2" not in error
     assert 1 == error.count("\n")
 
 

@@ -103,29 +103,19 @@ def test_the_setting_of_pools_is_parsed_or_refused() -> None:
 
 
 async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> None:
-    """A failed pool affects only its endpoints. Status, page and metrics name it."""
-    stack = make_stack(pools="a10=a:8001 h100=h:8001")
+    """A failed pool affects only its endpoints. Status and metrics name it."""
+    stack = make_stack(pools="a10=a:8001")
     stack.deploy("plain")
     stack.deploy("big", **on("a10"))
-    stack.registry.add_endpoint("lost", "m1", **on("nowhere"))
     a10 = stack.backends["a:8001"] = FakeBackend(stack.backend.models)
     async with stack.gateway.running(), stack.client as client:
         await stack.served("plain", "big")
-        a10.calls.clear()
-        stack.backend.calls.clear()
-        for url in ("big", "big", "plain"):
-            assert 200 == (await client.post(f"/serve/{url}", json={"text": "good"})).status_code
-        assert (2, 1) == (len(a10.calls), len(stack.backend.calls))
-        refused = await client.post("/serve/lost", json={"text": "good"})
-        assert 503 == refused.status_code
-        assert "pool nowhere has no Tritons here" in refused.text
         a10.is_up = False
         await stack.until(lambda: stack.gateway.health.backend_live.get("a:8001") is False)
-        ready = await client.get("/readyz")
-        assert 200 == ready.status_code
-        assert "pool a10: Triton at a:8001 does not answer: big cannot be answered" in ready.json()["degraded"]
+        assert 200 == (await client.post("/serve/plain", json={"text": "good"})).status_code
+        assert 503 == (await client.post("/serve/big", json={"text": "good"})).status_code
+        told = "pool a10: Triton at a:8001 does not answer: big cannot be answered"
+        assert {"ready": True, "reasons": [], "degraded": [told]} == (await client.get("/readyz")).json()
         status = (await client.get("/v1/status")).json()
         assert {"plain": "default", "big": "a10"} == {one["url"]: one["pool"] for one in status["endpoints"]}
-        assert {"pool": "a10", "address": "a:8001", "answers": False} in status["pools"]
-        metrics = (await client.get("/metrics")).text
-        assert 'gateway_backend_up{backend="a:8001",pool="a10"} 0' in metrics
+        assert 'gateway_backend_up{backend="a:8001",pool="a10"} 0' in (await client.get("/metrics")).text

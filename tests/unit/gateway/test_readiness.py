@@ -53,18 +53,6 @@ async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) 
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
 
-async def test_a_gateway_that_cannot_read_its_configuration_says_so(stack: Any) -> None:
-    """It serves on with what it read before, and names what it is told by the registry until that answers again."""
-    stack.deploy("e")
-    await stack.served("e")
-    stack.registry.is_up = False
-    await stack.until(lambda: bool(stack.gateway.health.degraded()))
-    told = "the configuration may be out of date: the fake registry is down"
-    assert (200, {"ready": True, "reasons": [], "degraded": [told]}) == await readyz(stack)
-    stack.registry.is_up = True
-    await stack.until(lambda: not stack.gateway.health.degraded())
-
-
 async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:
     """Even if they were removed on purpose, because it can answer nothing. It is ready again with the first one."""
     stack.deploy("e")

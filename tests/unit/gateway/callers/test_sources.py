@@ -1,4 +1,4 @@
-"""What a gateway says before it starts about settings of callers that do not fit together."""
+"""The sources of callers and the store of shared quotas that the settings name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.__main__ import run
 from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.settings import Settings
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 
 ISSUER = {"jwt_issuer": "https://issuer.example/", "jwt_audience": "gateway", "jwt_keys": "https://h/k"}
-STORE = "no address of a store"
 
 
 @pytest.fixture
@@ -22,28 +20,6 @@ def keys(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
     (tmp_path / "keys.json").write_bytes(written_file())
     return {"keys_file": str(tmp_path / "keys.json")}
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"quota_store": "redis://:hunter2@h/0"}, "PASSWORD_FILE"),
-        ({"quota_store": "redis://u:hunter2@h:x/0"}, STORE), ({"quota_store": "memcached://h/hunter2"}, STORE),
-        ({"quota_store": "redis:///0"}, STORE), ({"quota_store": "redis://h?password=hunter2"}, STORE),
-        ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
-        ({"keys_from_registry": True}, "PEPPER_FILE is needed"),
-        ({**ISSUER, "jwt_keys": ""}, "JWT_KEYS are needed"), ({**ISSUER, "jwt_claims": "tenat=org"}, "JWT_CLAIMS must"),
-        ({**ISSUER, "jwt_keys": "ftp://h/jwks"}, "not an https address"),
-    ],
-)  # fmt: skip
-def test_unusable_settings_are_named_before_the_start(
-    keys: dict[str, Any], settings: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one line, which says what to do and repeats no password."""
-    assert 2 == run(Settings(**keys, **settings))
-    [line] = capsys.readouterr().err.splitlines()
-    assert said in line
-    assert "hunter2" not in line
 
 
 def test_every_source_that_is_set_is_followed(keys: dict[str, Any]) -> None:

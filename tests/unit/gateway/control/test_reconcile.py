@@ -230,6 +230,7 @@ async def test_a_failed_look_is_reported_and_changes_nothing(
         monkeypatch.setattr(reconcile, "decode", None)
         monkeypatch.setattr(world.follower, "_records_due", 0.0)
         await soon(lambda: "unexpected" in world.health.registry_error)
+        assert "the configuration may be out of date" in world.health.degraded()[0]
         assert {"a"} == set(world.table.current.endpoints)
         monkeypatch.undo()
         await soon(lambda: world.health.registry_error == "")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ModelFailed
-from tests.unit.gateway.conftest import classify
+from tests.unit.gateway.conftest import answering, classify
 
 GOOD = {
     "body": {"text": "good film"},
@@ -76,38 +76,27 @@ async def test_samples_run_through_the_bundles_own_code(stack: Any) -> None:
     assert "sample 0 of the bundle failed" in stack.state("raises")[1]
 
 
-VERSION = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        {line}
-        return {{"v": {version}}}
-"""
-
-
 async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: Any) -> None:
     """The previous version serves, and other versions are built. What is no longer wanted is unloaded at last."""
     stack = make_stack()
     async with stack.gateway.running(), stack.client:
-        stack.add_hook("h", VERSION.format(line="pass", version=1))
+        stack.add_hook("h", answering("1"))
         await stack.served("h")
-        go_on = stack.folder / "go-on"
-        stuck = f"import os, time\nwhile not os.path.exists({str(go_on)!r}):\n    time.sleep(0.1)\n"
-        stuck += VERSION.format(line="", version=2)
-        stuck += f"    def unload(self):\n        open({str(stack.folder / 'unloaded')!r}, 'w').close()\n"
-        for number in range(12):
-            stack.add_hook(f"stuck{number}", f"# {number}\n{stuck}")
-        stack.add_hook("h", stuck)
+        go_on, unloaded = stack.folder / "go-on", stack.folder / "unloaded"
+        stuck = f"import os, time\nwhile not os.path.exists({str(go_on)!r}):\n    time.sleep(0.1)\n{answering('2')}"
+        stuck += f"    def unload(self):\n        open({str(unloaded)!r}, 'w').close()\n"
+        urls = ["h", *(f"stuck{number}" for number in range(12))]
+        for url in urls:
+            stack.add_hook(url, f"# {url}\n{stuck}")
         await stack.until(lambda: 13 == sum(thread.name == "load-code" for thread in threading.enumerate()))
-        await stack.until(lambda: stack.state("h") == ("pending", "loading and warming up"))
-        stack.add_hook("fine", VERSION.format(line="pass", version=7))
+        stack.add_hook("fine", answering("7"))
         await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
-        assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
-        del stack.registry.endpoints["stuck0"]
-        await stack.until(lambda: stack.state("stuck0") == ("", ""))
+        assert 1 == (await stack.client.post("/serve/h", json={})).json()
+        del stack.registry.endpoints[urls.pop()]
+        await stack.until(lambda: stack.state("stuck11") == ("", ""))
         go_on.touch()
-        await stack.served("h", "fine", *(f"stuck{number}" for number in range(1, 12)))
-        await stack.until(lambda: (stack.folder / "unloaded").exists())
-        assert {"v": 2} == (await stack.client.post("/serve/h", json={})).json()
+        await stack.served("fine", *urls)
+        await stack.until(unloaded.exists)
 
 
 async def test_weights_without_the_tokenizers_ids_are_refused(stack: Any) -> None:

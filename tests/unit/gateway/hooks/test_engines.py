@@ -128,18 +128,14 @@ def test_a_file_that_is_not_a_model_is_reported(tmp_path: Path, engine: str, nam
         load_model(engine, tmp_path / "m.pkl")
 
 
-def test_a_folder_with_several_candidates_needs_one_named_model(tmp_path: Path) -> None:
-    """The file named model.* is used."""
+def test_a_folder_needs_one_model_and_an_engine_its_library(tmp_path: Path) -> None:
+    """Of several candidates the file named model.* is used."""
+    for engine, said in (("sklearn", "has no model"), ("nosuchengine", "a package that is not installed")):
+        with pytest.raises(UserCodeLoadError, match=said):
+            load_model(engine, None)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
     with pytest.raises(UserCodeLoadError, match="2 files that could be the model"):
         model_file("lightgbm", tmp_path)
     (tmp_path / "model.txt").touch()
     assert tmp_path / "model.txt" == model_file("lightgbm", tmp_path)
-
-
-def test_an_endpoint_without_a_model_is_reported() -> None:
-    """So is one without its library."""
-    for engine, said in (("sklearn", "has no model"), ("nosuchengine", "a package that is not installed")):
-        with pytest.raises(UserCodeLoadError, match=said):
-            load_model(engine, None)

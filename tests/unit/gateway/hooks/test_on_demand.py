@@ -17,19 +17,12 @@ from gateway.hooks.process import Program
 from tests.waiting import LIMIT_S, soon
 
 SOURCE = """
-import os, time
+import os
 class Preprocess:
     def process(self, data, state, s=None):
-        time.sleep(data.get("s", 0))
-        while data.get("until") and not os.path.exists(data["until"]): time.sleep(0.01)
         if data.get("exit"): os._exit(3)
         return {"pid": os.getpid()}
 """
-
-
-def works(pool: HookPool) -> bool:
-    """Return whether the only process is busy."""
-    return [False] == [process.is_free for process in pool.processes]
 
 
 @pytest.fixture
@@ -98,21 +91,6 @@ async def test_code_that_cannot_be_started_again_is_tried_again_after_a_pause(co
         code.write_text(source)
         pool._retry_at = 0.0
         assert "pid" in (await ask(pool, {})).answer
-
-
-async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, tmp_path: Path) -> None:
-    """The message names the setting to raise."""
-    bound = ProcessBound(1)
-    async with opened(code, "idle", bound) as other, opened(code, "busy", bound) as busy:
-        await soon(lambda: not other.pids)
-        working = asyncio.create_task(ask(busy, {"until": str(tmp_path / "go-on")}))
-        await soon(lambda: works(busy))
-        with pytest.raises(DeadlineExceeded, match="not started in time") as late:
-            await ask(other, {}, within=0.3)
-        assert "TRITON_GATEWAY_MAX_HOOK_PROCESSES" in late.value.hint
-        (tmp_path / "go-on").touch()
-        assert "pid" in (await working).answer
-        assert "pid" in (await ask(other, {})).answer
 
 
 async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:

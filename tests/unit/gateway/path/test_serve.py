@@ -15,7 +15,6 @@ from gateway.errors import (
     EndpointNotFound,
     InputRefused,
     InternalError,
-    MalformedBody,
     ModelFailed,
     Overloaded,
 )
@@ -180,24 +179,6 @@ async def test_a_request_ends_even_if_its_answer_or_its_record_cannot_be_written
     assert [True, True] == [ask.is_over for ask in asks]
     assert ["internal", "deadline_exceeded", "deadline_exceeded"] == [one.outcome for one in made.ended]
     assert (3, 3) == (made.endpoints["e"].leased, made.endpoints["e"].released)
-
-
-async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    """Also without an HTTP status: over gRPC, and if a caller leaves while it sends. Answers are in the access log."""
-    caplog.set_level("INFO")
-    made = Plane("e")
-    made.plane._access_log = True
-    asks = [made.ask(Echo()) for _ in range(4)]
-    jobs: list[Job] = made.endpoints["e"].handler.jobs  # type: ignore[attr-defined]
-    jobs[0].failed(MalformedBody("no"))
-    asks[1].leave()
-    jobs[2].failed(BackendUnavailable("away"))
-    jobs[3].answered("yes")
-    records: list[Any] = [record for record in caplog.records if record.name == "triton_gateway.request"]
-    assert [
-        ("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable"), ("INFO", "ok")
-    ] == [(record.levelname, record.code) for record in records]  # fmt: skip
-    assert {("direct", "e")} == {(record.route, record.url) for record in records}
 
 
 @pytest.mark.looptime
