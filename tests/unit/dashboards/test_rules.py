@@ -35,32 +35,20 @@ def test_every_alert_has_a_heading_in_the_runbook() -> None:
         assert [link] * 2 == [alert["annotations"][name] for name in ("runbook_url", "runbook")]
 
 
-def equals(expr: str, value: float, tolerance: float = 1e-6) -> dict[str, Any]:
-    """A check that an expression of one series is a number."""
-    return {
-        "expr": f"abs(sum({expr}) - {float(value)!r}) < bool {tolerance}",
-        "eval_time": "60m",
-        "exp_samples": [{"labels": "{}", "value": 1}],
-    }
-
-
 def evidence(state: str = "steady", *, version: str = "1", **days: str) -> dict[str, str]:
     """What a controller says of an endpoint's variables."""
     of = f'endpoint="e",version="{version}",instance="c",state="{state}"'
     return {f'controller_drift_evidence_days{{{of},variable="{name}"}}': values for name, values in days.items()}
 
 
-def silent(name: str, at: str) -> dict[str, Any]:
-    """A check that an alert does not fire."""
-    return {"alertname": name, "eval_time": at, "exp_alerts": []}
+def is_true(fact: str, at: str) -> dict[str, Any]:
+    """A check that a comparison is true."""
+    return {"expr": fact, "eval_time": at, "exp_samples": [{"labels": "{}", "value": 1}]}
 
 
-def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
-    """A check that this many series exist."""
-    return {
-        "expr": f"count({selector}) >= bool {at_least}", "eval_time": at,
-        "exp_samples": [{"labels": "{}", "value": 1}],
-    }  # fmt: skip
+def fires(alert: str, at: str) -> dict[str, Any]:
+    """A check that an alert fires; its name may be followed by other labels."""
+    return is_true(f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) >= bool 1', at)
 
 
 def moved(variable: str, **bins: float) -> dict[str, str]:
@@ -185,7 +173,7 @@ FIVE_PERCENT = requests(ok="0+95x200", internal="0+5x200")
 )  # fmt: skip
 def test_an_alert_fires(evaluate: Evaluate, alert: str, at: str, series: dict[str, str]) -> None:
     """Within minutes of what it is for."""
-    evaluate(series, promql_expr_test=[count_of(f'ALERTS{{alertname="{alert}",alertstate="firing"}}', at)])
+    evaluate(series, promql_expr_test=[fires(alert, at)])
 
 
 @pytest.mark.parametrize(
@@ -215,7 +203,7 @@ def test_an_alert_fires(evaluate: Evaluate, alert: str, at: str, series: dict[st
 )  # fmt: skip
 def test_an_alert_does_not_fire(evaluate: Evaluate, alert: str, at: list[str], series: dict[str, str]) -> None:
     """For what only looks like it."""
-    evaluate(series, alert_rule_test=[silent(alert, time) for time in at])
+    evaluate(series, alert_rule_test=[{"alertname": alert, "eval_time": time, "exp_alerts": []} for time in at])
 
 
 @pytest.mark.parametrize(
@@ -235,7 +223,7 @@ def test_what_is_recorded_of_an_error_budget(
     evaluate: Evaluate, record: str, value: float, series: dict[str, str]
 ) -> None:
     """By the objective that an endpoint declares."""
-    evaluate(series, promql_expr_test=[equals(record, value)])
+    evaluate(series, promql_expr_test=[is_true(f"abs(sum({record}) - {value!r}) < bool 1e-6", "60m")])
 
 
 def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
@@ -259,7 +247,7 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
             'nv_inference_compute_infer_duration_us{instance="t",model="m"}': "0+100x60",
         },
         promql_expr_test=[
-            count_of(f'ALERTS{{alertname="{name}",alertstate="firing"}}', "30m")
+            fires(name, "30m")
             for name in ("GatewayDown", "GatewayConfigurationStale", "GatewayModelStuckLoading", "GatewayBuildFailing",
                          "GatewayConfigurationFault", "GatewayKeysUnusable", "GatewayQuotaStoreAway",
                          "GatewayReconcileFailing",
@@ -289,8 +277,7 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
         promql_expr_test=[
             {"expr": 'count by (backend) (ALERTS{alertname="GatewayBackendDown",alertstate="firing"})',
              "eval_time": "10m", "exp_samples": [{"labels": '{backend="t:8001"}', "value": 1}]},
-            count_of('ALERTS{alertname="TritonDown",alertstate="firing",instance="t"}', "10m"),
-            count_of('ALERTS{alertname="GatewayAbsent",alertstate="firing"}', "20m"),
+            fires('TritonDown",instance="t', "10m"), fires("GatewayAbsent", "20m"),
             {"expr": 'count by (release) (ALERTS{alertname="ControllerDown",alertstate="firing"})', "eval_time": "10m",
              "exp_samples": [{"labels": "{}", "value": 1}]},
             {"expr": 'count by (alertname, instance) (ALERTS{alertname=~"ModelSync.*",alertstate="firing"})',

@@ -130,7 +130,7 @@ def test_gateways_for_a_triton_of_others_need_nothing_of_its_namespace(helm: Ren
 
 # --- autoscalers -------------------------------------------------------------------------------------------------
 
-TIERS = {"gateway": "triton-gateway", "triton": "triton"}
+ASLEEP = '[{"name": "large", "autoscaling": {"min": 0}}]'
 
 
 def scalers(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
@@ -148,7 +148,7 @@ def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Render) 
     its own pods, within the same bounds and as fast. What is unknown takes nothing away.
     """
     pools = {"triton__pools": '[{"name": "large", "autoscaling": {"max": 4}}]'}
-    by = {f"autoscaling__{tier}__by": '"keda"' for tier in TIERS}
+    by = {f"autoscaling__{tier}__by": '"keda"' for tier in ("gateway", "triton")}
     keda = scalers(helm("default", **pools, **by), "ScaledObject")
     hpas = scalers(helm("default", **pools), "HorizontalPodAutoscaler")
     pool_of = {"triton-gateway": None, "triton": "default", "triton-large": "large"}
@@ -171,8 +171,7 @@ def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Render) 
 
 def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Render) -> None:
     """By KEDA, with a trigger that wakes it, whose empty answer is nobody; never gateways, never by HPA."""
-    asleep = '[{"name": "large", "autoscaling": {"min": 0}}]'
-    found = scalers(helm(triton__pools=asleep), "ScaledObject")
+    found = scalers(helm(triton__pools=ASLEEP), "ScaledObject")
     assert (0, 2) == (found["triton-large"]["minReplicaCount"], found["triton"]["minReplicaCount"])
     # KEDA looks by itself only while there is none; beyond that an HPA does, and these would say what nobody does
     assert [{"pollingInterval"}, set()] == [
@@ -263,9 +262,6 @@ def test_the_service_account_and_the_user_of_pods_are_values(helm: Render) -> No
         assert {wanted} == {*entries(objects, "serviceAccountName")}
         assert (create == "true") == bool(of(objects, "ServiceAccount"))
     assert "runAsUser" not in pod(helm(podSecurityContext__runAsUser="null"), "triton")["spec"]["securityContext"]
-
-
-ASLEEP = '[{"name": "large", "autoscaling": {"min": 0}}]'
 
 
 @pytest.mark.parametrize(

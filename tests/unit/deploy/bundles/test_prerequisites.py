@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,12 +80,7 @@ class NotFoundError(Exception):
 )
 def test_a_refusal_says_what_to_do(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong name is not blamed on the network."""
-
-    def refuse(*_: object, **__: object) -> Path:
-        raise error
-
-    client = ModuleType("huggingface_hub")
-    client.snapshot_download = refuse  # type: ignore[attr-defined]
+    client = Mock(snapshot_download=Mock(side_effect=error))
     monkeypatch.setitem(sys.modules, "huggingface_hub", client)
     with pytest.raises(DeployError) as told:
         hub.fetch("x/y")

@@ -10,14 +10,6 @@ from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measu
 from deploy.tools.clearml_serving import Tensor, model_add
 
 
-def timings():
-    """Two candidates: one gains from batches."""
-    return [
-        Timing(Cell(1, 64), {ORIGINAL: 10.0, "a": 2.0, "b": 5.0}),
-        Timing(Cell(8, 64), {ORIGINAL: 80.0, "a": 8.0, "b": 40.0}),
-    ]
-
-
 def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
     """Twice as long per call is half as fast. Time passes only where a call takes it."""
     now = [0.0]
@@ -31,8 +23,10 @@ def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
 
 def test_the_score_is_the_geometric_mean_and_the_batch_the_smallest_that_is_nearly_the_fastest_per_row():
     """What was not measured has none. For a, eight rows in 8 ms are twice as fast per row as one in 2 ms."""
-    assert [7.071, 2.0, 0.0] == [round(score(timings(), name), 3) for name in ("a", "b", "c")]
-    assert (8, 1) == (best_batch(timings(), "a"), best_batch(timings(), "b"))
+    one, eight = {ORIGINAL: 10.0, "a": 2.0, "b": 5.0}, {ORIGINAL: 80.0, "a": 8.0, "b": 40.0}
+    timings = [Timing(Cell(1, 64), one), Timing(Cell(8, 64), eight)]
+    assert [7.071, 2.0, 0.0] == [round(score(timings, name), 3) for name in ("a", "b", "c")]
+    assert (8, 1) == (best_batch(timings, "a"), best_batch(timings, "b"))
 
 
 def test_the_grid_ends_at_the_models_longest_input():

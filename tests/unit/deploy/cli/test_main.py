@@ -23,16 +23,6 @@ HAS_NO_VARIABLE = {"help", "show_env", "version"}
 """Options that say what to do once."""
 
 
-def load(name: str) -> click.Command:
-    """Return a sub-command as the group finds it."""
-    command = group.get_command(click.Context(group), name)
-    assert command is not None
-    return command
-
-
-# --- help
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command's help holds a line to copy."""
@@ -43,9 +33,10 @@ def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: p
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
     """Every option can also be set by an environment variable."""
-    options = [
-        p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE and not p.hidden
-    ]
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    given = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    options = [option for option in given if option.name not in HAS_NO_VARIABLE]
     assert options
     for option in options:
         assert option.envvar, option.name
@@ -64,15 +55,6 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "set() 0"
 
 
-# --- failures
-
-
-def only_line(text: str) -> str:
-    """Return the one line of a text that must have exactly one."""
-    (line,) = text.splitlines()
-    return line
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -88,8 +70,8 @@ def test_wrong_command_line_is_one_line_and_exit_code_2(
     """The message names the wrong word and the help."""
     assert main(arguments) == 2
     shown = capsys.readouterr()
-    assert said in only_line(shown.err)
-    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert (True, "") == (said in line, shown.out)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +87,8 @@ def test_taken_port_says_what_changes_it(
         for name, port in (("TRITON_GATEWAY_PORT", 0), (variable, server.getsockname()[1])):
             monkeypatch.setenv(name, str(port))
         assert main([command]) == 1
-    assert f"{chooses} (0: a free one)" in only_line(capsys.readouterr().err)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{chooses} (0: a free one)" in line
 
 
 def failing(error: BaseException) -> click.Group:
@@ -155,11 +138,8 @@ def test_a_missing_package_is_one_line_with_what_installs_it(
         raise ModuleNotFoundError("No module named 'nobodys'", name="nobodys.part")
 
     assert 1 == main([command], root=click.Group(commands=[needy]))
-    said = capsys.readouterr().err
-    assert f"the Python package nobodys is not installed; run `pip install {remedy}" in only_line(said)
-
-
-# --- groups
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"the Python package nobodys is not installed; run `pip install {remedy}" in line
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine() -> None:

@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -20,6 +19,7 @@ from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.repository import MARKER, ModelRepository, OnDisk
 from gateway import spec
 from gateway.registry.clearml.decode import model_record, serving_task
+from tests import tiny
 
 RECORDED = Path(__file__).parents[3] / "data" / "between_versions"
 VERSIONS = sorted(folder.name for folder in RECORDED.iterdir())
@@ -57,9 +57,8 @@ def test_a_model_folder_of_another_version_is_ours(version: str, tmp_path: Path)
 
 def test_what_is_written_for_triton_is_what_was_recorded_last(tmp_path: Path) -> None:
     """Or every model would be loaded again by an upgrade of model sync, without a word in the change log."""
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 2]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
-    onnx.save(helper.make_model(graph), tmp_path / "net.onnx")
+    x, y = ((name, TensorProto.FLOAT, ("batch", 2)) for name in "xy")
+    tiny.saved(tmp_path / "net.onnx", [helper.make_node("Identity", ["x"], ["y"])], [x], [y])
     endpoint = spec.EndpointSpec("e/1", "e", "1", "triton", "m")
     record = spec.ModelRecord("m", "n", "file:///m/net.onnx", "ONNX")
     for engine, config in recorded(VERSIONS[-1], "configs").items():

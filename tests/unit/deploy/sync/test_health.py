@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from typing import Any
 
+import httpx
 import pytest
 
 from deploy.sync.health import Readiness, serve
 from tests.expositions import parse
+from tests.waiting import LIMIT_S
 
 
 def status(*models: tuple[str, str], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
@@ -79,19 +79,14 @@ def test_probes_answer_over_http() -> None:
     since = 0.0
     server = serve(0, lambda: shown, lambda: time.monotonic() - since, time.monotonic, host="127.0.0.1")
 
-    def ask(path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}{path}", timeout=60) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, ""
+    def ask(path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{server.server_address[1]}{path}", timeout=LIMIT_S)
 
     try:
-        codes = [ask(path)[0] for path in ("/livez", "/readyz", "/status", "/else")]
-        metrics = [(dict(labels)["state"], value) for _, labels, value in parse(ask("/metrics")[1])]
+        codes = [ask(path).status_code for path in ("/livez", "/readyz", "/status", "/else")]
+        metrics = [(dict(labels)["state"], value) for _, labels, value in parse(ask("/metrics").text)]
         since = 500.0
-        assert (503, [200, 503, 200, 404]) == (ask("/livez")[0], codes)
+        assert (503, [200, 503, 200, 404]) == (ask("/livez").status_code, codes)
     finally:
         server.shutdown()
         server.server_close()

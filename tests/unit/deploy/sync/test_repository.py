@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,11 +61,7 @@ def test_a_written_model_is_complete_listed_replaced_as_a_whole_and_removed(repo
 def test_weights_are_linked_and_code_is_copied(repository, source, monkeypatch, is_far):
     """No second copy of gigabytes, except on another volume; but nothing Triton may write to is the cache's."""
     if is_far:
-
-        def refuse(*_: object) -> None:
-            raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EXDEV, "Invalid cross-device link")))
     path = repository.write(MODEL, "", source, {"1/model.onnx": "net.onnx", "1/code.py": "code.py"})
     assert ("weights", "x = 1") == ((path / "1/model.onnx").read_text(), (path / "1/code.py").read_text())
     assert is_far is not (source / "net.onnx").samefile(path / "1/model.onnx")

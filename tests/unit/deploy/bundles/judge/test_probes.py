@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,18 +46,6 @@ class Processor:
         return {"input_ids": ids}
 
 
-class Engine:
-    """Answers each row with the sum of its tokens and their number, and what a test does to that."""
-
-    def __init__(self, spoil):
-        self.spoil = spoil
-
-    def answer(self, feeds):
-        ids = feeds["input_ids"]
-        answer = np.stack([ids.sum(1), (ids > 0).sum(1)], 1).astype(np.float32)
-        return {"logits": self.spoil(answer, *ids.shape)}
-
-
 @pytest.fixture
 def probed():
     """Rows of 1 to 24 tokens and 64 short ones, with the right answers."""
@@ -67,8 +56,13 @@ def probed():
 
 
 def verdict(probed, spoil, difference=1e-4):
-    """What is found of an engine."""
-    return judge(probed, Processor(), Engine(spoil), difference, str)
+    """What is found of an engine that answers each row with the sum of its tokens and their number, then spoilt."""
+
+    def answer(feeds):
+        ids = feeds["input_ids"]
+        return {"logits": spoil(np.stack([ids.sum(1), (ids > 0).sum(1)], 1).astype(np.float32), *ids.shape)}
+
+    return judge(probed, Processor(), SimpleNamespace(answer=answer), difference, str)
 
 
 def test_the_right_answers_pass_in_every_batch(probed):
@@ -112,10 +106,7 @@ def test_a_graph_that_is_wrong_in_large_calls_or_with_long_rows_is_refused(long,
     [
         (lambda a, rows, longest: -a if longest == 24 else a, "rows of 24 tokens"),
         (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7, 8, 9, 10 … 24 tokens"),
-        (
-            lambda a, rows, longest: -a if rows > 8 else a,
-            "… 64 rows, each of which is right alone",
-        ),
+        (lambda a, rows, longest: -a if rows > 8 else a, "… 64 rows, each of which is right alone"),
         (lambda a, rows, longest: -a if rows == 29 else a, "batches of 29 rows"),
         (lambda a, rows, longest: a * np.nan if longest == 1 else a, "rows of 1 tokens: the answer is not a number"),
         (lambda a, rows, longest: a[:, :1], "the output logits has shape [1, 1] instead of [1, 2]"),
@@ -187,20 +178,13 @@ def original(feeds):
     return {"logits": np.stack([ids.sum(1), mask.sum(1), (ids * feeds["token_type_ids"]).sum(1)], 1, dtype=np.float32)}
 
 
-class Graph:
-    """The same, with what a test does to the answers of each row."""
-
-    def __init__(self, spoil):
-        self.spoil = spoil
-
-    def answer(self, feeds):
-        wrong = self.spoil(original(feeds)["logits"], feeds, feeds["input_ids"].shape[1])
-        return {"logits": wrong.astype(np.float32)}
-
-
 def judged(classifier, spoil, difference=1e-4):
-    """What is found of a graph."""
-    return judge(probes.make(classifier, original, str), classifier, Graph(spoil), difference, str)
+    """What is found of a graph of the same model with spoilt answers."""
+
+    def answer(feeds):
+        return {"logits": spoil(original(feeds)["logits"], feeds, feeds["input_ids"].shape[1]).astype(np.float32)}
+
+    return judge(probes.make(classifier, original, str), classifier, SimpleNamespace(answer=answer), difference, str)
 
 
 def where(rows, wrong, right):

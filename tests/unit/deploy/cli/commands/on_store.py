@@ -1,4 +1,4 @@
-"""Runs a command on a registry of the tests."""
+"""Runs a command, on a registry of the tests if it is given one; errors of ours come through."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import inspect
 from typing import Any
 
 import click
+from click.testing import CliRunner, Result
+
+
+def invoke(command: click.Command, *arguments: object, **environment: str) -> Result:
+    """Return what the command has shown and its exit code, ``return_value``."""
+    return CliRunner(env=environment).invoke(
+        command, [str(one) for one in arguments], catch_exceptions=False, standalone_mode=False
+    )
 
 
 def run(command: click.Command, store: Any, *arguments: str) -> int:
-    """Return the exit code; errors of ours come through."""
+    """Return the exit code."""
     assert command.name is not None
     assert command.callback is not None
     function = inspect.unwrap(command.callback)  # without what the options of the registry and of gateways look up

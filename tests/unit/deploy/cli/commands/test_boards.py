@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from deploy.cli.commands.boards import boards, command
 from deploy.tools.errors import DeployError
 from tests.sites import Asked, site
+from tests.unit.deploy.cli.commands.on_store import invoke
 
 TOKEN = "glsa_test"
 
@@ -53,10 +53,8 @@ def grafana() -> Iterator[tuple[Grafana, str]]:
 
 
 def run(*arguments: object, token: str = TOKEN) -> Any:
-    """Call the command; errors of ours come through."""
-    return CliRunner(env={"GRAFANA_TOKEN": token}).invoke(
-        command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
+    """Call the command."""
+    return invoke(command, *arguments, GRAFANA_TOKEN=token)
 
 
 def test_boards_are_made_in_a_folder_and_replaced_the_second_time(grafana: tuple[Grafana, str]) -> None:

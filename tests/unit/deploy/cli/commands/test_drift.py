@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from deploy.cli.commands.drift import command
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift
 from tests.sites import site
+from tests.unit.deploy.cli.commands.on_store import invoke
 
 
 def counted(variable: str, counts: dict[str, int], of: str = 'endpoint="e",version="1"') -> str:
@@ -32,50 +33,34 @@ def number(variable: str, per_bin: int) -> str:
     )
 
 
-class Gateway:
-    """What a gateway answers: its metrics, what its status says of drift, and what it has learned."""
-
-    def __init__(self) -> None:
-        self.page = ""
-        self.drift: list[dict[str, Any]] = []
-        self.learned: Any = None
-
-    def answer(self, path: str) -> tuple[int, Any]:
-        if path == "/v1/status":
-            return 200, {"drift": self.drift}
-        if path == "/v1/endpoints/e/1/learned" and self.learned:
-            return 200, self.learned
-        return (200, self.page.encode()) if path == "/metrics" else (404, None)
+Served = tuple[dict[str, Any], str]
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Gateway, str]]:
-    """A gateway and its address."""
-    gateway = Gateway()
-    with site(lambda asked: gateway.answer(asked.path)) as address:
-        yield gateway, address
+def served() -> Iterator[Served]:
+    """What a gateway answers by path, and its address."""
+    answers: dict[str, Any] = {}
+    with site(lambda asked: (200, answers[asked.path]) if asked.path in answers else (404, None)) as address:
+        yield answers, address
 
 
-def run(*arguments: object, **environment: str) -> Any:
-    """Call the command; errors of ours come through."""
-    return CliRunner(env=environment).invoke(
-        command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
+run = functools.partial(invoke, command)
 
 
-def test_a_reference_is_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:
+def test_a_reference_is_what_was_counted(served: Served, tmp_path: Path) -> None:
     """In about ten of the variable's own buckets; a listed value that never came is part of `other`.
 
     Of unusual words and embeddings only with the words and the mean that they were counted with.
     """
-    gateway, url = served
-    gateway.page = number("x", 50) + "".join(
-        counted(name, {"cat": 3000, "dog": 0}) for name in ("a", "unusual_word_ratio", "embedding_cosine")
-    )
-    gateway.page += counted("few", {"cat": 900})
+    answers, url = served
+    page = number("x", 50) + counted("few", {"cat": 900})
+    for name in ("a", "unusual_word_ratio", "embedding_cosine"):
+        page += counted(name, {"cat": 3000, "dog": 0})
+    answers["/metrics"] = page.encode()
     path = tmp_path / "reference.json"
     for learned in (None, {"words": ["a", "b"], "mean": [1.0, 0.5]}):
-        gateway.learned = learned
+        if learned:
+            answers["/v1/endpoints/e/1/learned"] = learned
         done = run("capture", "--url", url, "--endpoint", "e/1", "--output", path)
         found = drift.decode(path.read_text())
         more = {"unusual_word_ratio", "embedding_cosine"} if learned else set()
@@ -98,18 +83,18 @@ def test_a_reference_is_what_was_counted(served: tuple[Gateway, str], tmp_path: 
     ],
     ids=["no variables", "too few", "another version", "several versions"],
 )  # fmt: skip
-def test_what_cannot_be_captured_is_told(served: tuple[Gateway, str], page: str, named: str, says: str) -> None:
+def test_what_cannot_be_captured_is_told(served: Served, page: str, named: str, says: str) -> None:
     """A version without variables apart from one with few: more traffic would not help it."""
-    served[0].page = page
+    served[0]["/metrics"] = page.encode()
     with pytest.raises(DeployError) as refused:
         run("capture", "--url", served[1], "--endpoint", named)
     assert refused.value.line().startswith(says)
 
 
-def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], tmp_path: Path) -> None:
+def test_a_captured_reference_stays_in_its_folder(served: Served, tmp_path: Path) -> None:
     """Whatever a gateway calls its endpoint."""
-    gateway, url = served
-    gateway.page = counted("a", {"cat": 600}, 'endpoint="../../../e",version="1"')
+    answers, url = served
+    answers["/metrics"] = counted("a", {"cat": 600}, 'endpoint="../../../e",version="1"').encode()
     done = run(
         "capture", "--url", url, "--endpoint", "../../../e/1", "--least", "1",
         TRITON_GATEWAY_STATE_DIR=str(tmp_path / "deep" / "state"),
@@ -128,11 +113,13 @@ def row(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_report_shows_what_the_controller_has_found(served: tuple[Gateway, str]) -> None:
+def test_report_shows_what_the_controller_has_found(served: Served) -> None:
     """Of one endpoint if it is named; an endpoint without a reference is an error, not "no drift"."""
-    gateway, url = served
+    answers, url = served
+    answers["/v1/status"] = {"drift": []}
     assert "no variable has a reference" in run("report", "--url", url).stderr
-    gateway.drift = [row(), row(endpoint="f", version="", days=None, visible=None, n=0, state="not judged")]
+    other = row(endpoint="f", version="", days=None, visible=None, n=0, state="not judged")
+    answers["/v1/status"] = {"drift": [row(), other]}
     for named in ("e", "e/1", "/e/1/"):
         done = run("report", "--url", url, "--endpoint", named)
         assert 0 == done.return_value
@@ -144,11 +131,11 @@ def test_report_shows_what_the_controller_has_found(served: tuple[Gateway, str])
     assert "there are references for e/1, f" == caught.value.hint
 
 
-def test_a_program_learns_of_drift_by_the_exit_code(served: tuple[Gateway, str]) -> None:
+def test_a_program_learns_of_drift_by_the_exit_code(served: Served) -> None:
     """3, and the rows as the gateway has them."""
-    gateway, url = served
-    gateway.drift = [row(state="moved"), row(variable="x", state="drift")]
+    answers, url = served
+    answers["/v1/status"] = {"drift": [row(state="moved"), row(variable="x", state="drift")]}
     done = run("report", "--url", url, "--json")
-    assert (3, gateway.drift) == (done.return_value, json.loads(done.stdout))
-    gateway.drift = gateway.drift[:1]
+    assert (3, answers["/v1/status"]["drift"]) == (done.return_value, json.loads(done.stdout))
+    answers["/v1/status"]["drift"].pop()
     assert 0 == run("report", "--url", url).return_value

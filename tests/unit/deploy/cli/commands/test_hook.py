@@ -17,9 +17,9 @@ from deploy.cli.main import main
 def code(tmp_path: Path) -> Any:
     """Write a class; its file."""
 
-    def write(source: str, name: str = "preprocess.py") -> str:
-        (tmp_path / name).write_text(source)
-        return str(tmp_path / name)
+    def write(source: str) -> str:
+        (tmp_path / "preprocess.py").write_text(source)
+        return str(tmp_path / "preprocess.py")
 
     return write
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from deploy.cli.commands.keys import command
 from deploy.cli.main import main
@@ -16,6 +15,7 @@ from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.keys import KeyFile
 from gateway.errors import NotAuthenticated
+from tests.unit.deploy.cli.commands.on_store import invoke
 
 
 class Keyring:
@@ -25,10 +25,7 @@ class Keyring:
         self.path = folder / "keys.json"
 
     def run(self, name: str, *arguments: str) -> Any:
-        result = CliRunner().invoke(command, [name, "--file", str(self.path), *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
+        return invoke(command, name, "--file", self.path, *arguments)
 
     def create(self, *arguments: str) -> Any:
         return json.loads(self.run("create", "--json", *arguments).stdout)
