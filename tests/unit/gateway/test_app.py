@@ -39,7 +39,7 @@ async def test_changed_model_is_swapped_without_a_failed_request(stack: Any) -> 
     assert {200} == set(statuses)
 
 
-async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_good_state(stack: Any) -> None:
+async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_good_state(served: Any) -> None:
     """It follows the Task again once that is fixed, and faults are counted until then. The broken section does not
     replace the good one on disk: without the registry, too, the same is served.
     """
@@ -49,40 +49,36 @@ async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_go
         return next(n for name, _, n in parse(text) if name == catalog.CONFIGURATION_FAULTS.name)
 
     def has_saved(url: str) -> bool:  # a change is on disk a moment after it is live
-        return (saved := stack.gateway._reconciler._store.load()) is not None and url in saved.served
+        return (saved := served.gateway._reconciler._store.load()) is not None and url in saved.served
 
-    stack.deploy("e")
-    await stack.served("e")
-    await stack.until(lambda: has_saved("e"))
-    stack.registry.sections["endpoints"] = "br{ace {"
-    await stack.until(lambda: bool(stack.gateway.table.current.faults))
-    assert 1 == await faults(stack.client)
-    stack.registry.is_up = False
-    second = stack.new_gateway()
-    async with second.running(), stack.new_client(second) as client:
-        await stack.until(lambda: "e" in second.table.current.endpoints)
+    await served.until(lambda: has_saved("e"))
+    served.registry.sections["endpoints"] = "br{ace {"
+    await served.until(lambda: bool(served.gateway.table.current.faults))
+    assert 1 == await faults(served.client)
+    served.registry.is_up = False
+    second = served.new_gateway()
+    async with second.running(), served.new_client(second) as client:
+        await served.until(lambda: "e" in second.table.current.endpoints)
         reply = await client.post("/serve/e", json={"text": "bad"})
         assert (200, "BAD") == (reply.status_code, reply.json()["label"])
-        stack.registry.is_up = True
-        await stack.until(lambda: ["section endpoints"] == [f.subject for f in second.table.current.faults])
+        served.registry.is_up = True
+        await served.until(lambda: ["section endpoints"] == [f.subject for f in second.table.current.faults])
         assert 200 == (await client.get("/v2/health/ready")).status_code
-        del stack.registry.sections["endpoints"]
-        stack.deploy("late")
-        await stack.until(lambda: {"e", "late"} == set(second.table.current.endpoints))
+        del served.registry.sections["endpoints"]
+        served.deploy("late")
+        await served.until(lambda: {"e", "late"} == set(second.table.current.endpoints))
         assert () == second.table.current.faults
         assert 0 == await faults(client)
 
 
 @pytest.mark.parametrize("prefix", ["", "/ml/gateway"])
-async def test_the_pages_load_only_from_where_they_are(stack: Any, prefix: str) -> None:
+async def test_the_pages_load_only_from_where_they_are(served: Any, prefix: str) -> None:
     """They work without Internet access, and behind a proxy that strips a prefix: also the requests that one tries."""
-    stack.deploy("e")
-    await stack.served("e")
     outside = f"http://gateway{prefix}"
 
     async def get(address: str) -> httpx.Response:
         assert address.startswith(f"{outside}/"), address
-        return await stack.client.get(address.replace(outside, "http://gateway"))
+        return await served.client.get(address.replace(outside, "http://gateway"))
 
     page = (await get(f"{outside}/docs")).text
     document = f"{outside}/openapi.json"

@@ -31,41 +31,37 @@ async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
     return reply.status_code, reply.json()
 
 
-async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) -> None:
+async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(served: Any) -> None:
     """Neither while Triton loads it for minutes nor if its build fails. The body names it."""
-    stack.deploy("e")
-    await stack.served("e")
     refused: list[str] = []
 
     async def until(condition: Callable[[], bool]) -> None:
-        await stack.until(lambda: bool(refused.extend(stack.gateway.health.reasons())) or condition())
+        await served.until(lambda: bool(refused.extend(served.gateway.health.reasons())) or condition())
 
-    stack.add_text_model("m2")
-    stack.registry.add_endpoint("slow", "m2")  # Triton does not get it
-    stack.registry.add_endpoint("broken", "nosuchmodel")
-    await until(lambda: "Triton" in stack.state("slow")[1] or "fake backend" in stack.state("slow")[1])
-    await until(lambda: stack.state("broken")[0] == "failed")
-    degraded = (await readyz(stack))[1]["degraded"]
-    stack.load("slow")
-    await until(lambda: "slow" in stack.gateway.table.current.endpoints)
+    served.add_text_model("m2")
+    served.registry.add_endpoint("slow", "m2")  # Triton does not get it
+    served.registry.add_endpoint("broken", "nosuchmodel")
+    await until(lambda: "Triton" in served.state("slow")[1] or "fake backend" in served.state("slow")[1])
+    await until(lambda: served.state("broken")[0] == "failed")
+    degraded = (await readyz(served))[1]["degraded"]
+    served.load("slow")
+    await until(lambda: "slow" in served.gateway.table.current.endpoints)
     assert [] == refused
     assert any(text.startswith("slow is pending: ") for text in degraded)
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
 
-async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:
+async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(served: Any) -> None:
     """Even if they were removed on purpose, because it can answer nothing. It is ready again with the first one."""
-    stack.deploy("e")
-    await stack.served("e")
-    entry = stack.registry.endpoints.pop("e")
-    await stack.served()
-    code, body = await readyz(stack)
+    entry = served.registry.endpoints.pop("e")
+    await served.served()
+    code, body = await readyz(served)
     assert (503, ["no endpoint is served: deploy one with `clearml-serving model add …`"]) == (code, body["reasons"])
-    await stack.until(lambda: not stack.backend.is_up)  # closed: nobody needs it
-    stack.backend.is_up = True
-    stack.registry.endpoints["e"] = entry
-    await stack.served("e")
-    assert 200 == (await readyz(stack))[0]
+    await served.until(lambda: not served.backend.is_up)  # closed: nobody needs it
+    served.backend.is_up = True
+    served.registry.endpoints["e"] = entry
+    await served.served("e")
+    assert 200 == (await readyz(served))[0]
 
 
 AWAY = "Triton at fake:8001 does not answer"
@@ -108,22 +104,15 @@ async def test_a_gateway_without_triton_is_ready_if_it_can_answer(
         assert (True, True, "serving") == await told()
 
 
-async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any) -> None:
+async def test_a_triton_that_the_task_no_longer_names_does_not_count(served: Any) -> None:
     """After `clearml-serving config --triton-grpc-server`, the old address is closed and forgotten."""
-    stack.deploy("e")
-    await stack.served("e")
-    other = stack.backends["other:8001"] = FakeBackend(stack.backend.models)
-    before = stack.gateway.table.current.endpoints["e"]
-    stack.registry.settings["triton_grpc_server"] = "other:8001"
-    await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
-    await stack.until(lambda: not stack.backend.is_up)  # closed
-    await stack.until(lambda: stack.gateway._status()["triton"] == {"other:8001": True})
-    assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(stack)
-    second = stack.new_gateway()
-    async with second.running():
-        await stack.until(lambda: second.health.backend_live == {"other:8001": True})
-        assert 200 == (await readyz(stack, second))[0]
-    assert not other.is_up
+    served.backends["other:8001"] = FakeBackend(served.backend.models)
+    before = served.gateway.table.current.endpoints["e"]
+    served.registry.settings["triton_grpc_server"] = "other:8001"
+    await served.until(lambda: served.gateway.table.current.endpoints["e"] is not before)
+    await served.until(lambda: not served.backend.is_up)  # closed
+    await served.until(lambda: served.gateway._status()["triton"] == {"other:8001": True})
+    assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(served)
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ def test_an_answer_agrees_with_itself(answer: Any) -> None:
     [
         ({"label": "GOOD", "score": 0.9}, {"label": "GOOD", "score": 0.909, "tokens": 3}),
         ([0.1, 0.2], [0.105, 0.195]),
-        ({"score": 1}, {"score": 0.995}),
         ({"logit": 120.0}, {"logit": 120.9}),
         ([{"label": "A", "score": 0.501}, {"label": "B", "score": 0.499}],
          [{"label": "B", "score": 0.501}, {"label": "A", "score": 0.499}]),
@@ -65,10 +64,8 @@ def test_a_disagreement_says_where_and_what(expected: Any, actual: Any, reason: 
     ("content", "reason"),
     [
         ([], "Input should be"),
-        ({}, "samples"),
         ({"samples": []}, "samples"),
         ({"samples": [{"answer": 1}]}, "samples.*0.*body"),
-        ({"samples": [{"body": 1}], "tolerance": "0.1"}, "tolerance"),
         ({"samples": [{"body": 1}], "tolerance": -1}, "tolerance"),
         ({"samples": [{"body": 1}], "format": 2}, "format"),
     ],

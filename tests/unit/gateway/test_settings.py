@@ -38,23 +38,17 @@ def test_durations_are_read_with_their_unit() -> None:
             parse_duration(text)
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("1", 60), ("0.5", 30), ("5s", 5), ("1.0", 60)])
-def test_clearmls_poll_frequency_counts_minutes_and_takes_units(
-    monkeypatch: pytest.MonkeyPatch, value: str, seconds: float
-) -> None:
-    """CLEARML_SERVING_POLL_FREQ=1 is a minute, as in clearml-serving; 5s is five seconds."""
-    monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", value)
-    assert seconds == Settings().poll_frequency
-
-
 def test_clearmls_variables_are_read_and_ours_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a clearml-serving container works unchanged."""
+    """The environment of a clearml-serving container works unchanged: its poll frequency is in minutes."""
     monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "abc")
     monkeypatch.setenv("CLEARML_SERVING_PORT", "9090")
     monkeypatch.setenv("CLEARML_DEFAULT_TRITON_GRPC_ADDR", "triton:8001")
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "7070")
     settings = Settings()
     assert ("abc", 7070, "triton:8001") == (settings.serving_task_id, settings.port, settings.triton_grpc)
+    for value, seconds in (("1", 60), ("0.5", 30), ("5s", 5), ("1.0", 60)):
+        monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", value)
+        assert seconds == Settings().poll_frequency
 
 
 def test_a_variable_without_our_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,15 +144,6 @@ async def test_unload_is_called_when_an_endpoint_is_removed(stack: Any, tmp_path
     await stack.until(mark.exists)
 
 
-def _add_bundle(stack: Any, model_id: str, code: str) -> None:
-    folder = stack.folder / f"bundle-{model_id}"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    if code:
-        (folder / "preprocess.py").write_text(code)
-    stack.add_package(model_id, folder)
-
-
 @pytest.mark.parametrize(
     ("section", "own", "given", "expected"),
     [
@@ -164,7 +155,12 @@ async def test_which_preprocess_code_runs(stack: Any, section: str, own: str, gi
     """Versions of auto-update run the code in their model's folder, else the rule's. A fixed endpoint runs its own,
     else that of the folder. Without any code, the reason is reported.
     """
-    _add_bundle(stack, "m1", own and answering("{'code': 'own'}"))
+    folder = stack.folder / "bundle"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    if own:
+        (folder / "preprocess.py").write_text(answering("{'code': 'own'}"))
+    stack.add_package("m1", folder)
     if given:
         stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1", engine="custom")
     else:

@@ -115,16 +115,6 @@ async def test_a_replica_that_lives_keeps_its_calls(pair: Pair, stops: bool) -> 
     assert 4 == pair.a.calls + pair.b.calls  # how they are shared depends on the time
 
 
-async def test_replica_without_the_model_is_passed_over_until_it_has_it(pair: Pair) -> None:
-    """A Triton that has just started is live long before its models are loaded."""
-    pair.a.models = set()
-    assert (1, 6) == await pair.called(6)
-    pair.a.models = {"m"}
-    await pair.backend.is_live()
-    assert (4, 9) == await pair.called(6)
-    assert await pair.backend.is_ready("m")
-
-
 async def test_what_no_server_can_answer_fails_at_once(pair: Pair) -> None:
     """A model that none has, for which a repeat could not help, and servers that are down."""
     alone = TritonBackend(together(pair.a))
