@@ -171,10 +171,11 @@ class Row:
     n_tokens: int
 
 
-class Server:
+class Server(choice.Server):
     """Takes ``price.at_once`` calls at a time, in order. ``price`` may be changed while it runs."""
 
     def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
+        super().__init__()
         self._loop = loop
         self._chance = chance
         self._free_at = [0.0] * price.at_once
@@ -201,63 +202,52 @@ class Several:
     def __init__(self, loop: SimulatedLoop, servers: Sequence[Server]) -> None:
         self._loop = loop
         self._prices = Prices()
-        self._known = [_Known(server) for server in servers]
-
-    @property
-    def calls(self) -> list[tuple[int, int]]:
-        """All servers' calls."""
-        return [call for known in self._known for call in known.server.calls]
-
-    @property
-    def replicas(self) -> int:
-        """Number of replicas that share the calls."""
-        return len(self._known)
+        self._servers = servers
+        self.replicas = len(servers)
 
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
         """Serve a call."""
         call = choice.Call(self._prices, len(rows), len(rows) * max(row.n_tokens for row in rows))
-        known = choice.choose(self._known, "m", call.seconds, self._loop.time())
-        assert known is not None
-        known.begin(call, self._loop.time())
-        found = await known.server(rows, timeout)
-        known.end(call, self._loop.time(), was_answered=True)
+        server = choice.choose(self._servers, "m", call.seconds, self._loop.time())
+        assert server is not None
+        server.begin(call, self._loop.time())
+        found = await server(rows, timeout)
+        server.end(call, self._loop.time(), was_answered=True)
         return found
 
 
-class _Known(choice.Server):
-    def __init__(self, server: Server) -> None:
-        super().__init__()
-        self.server = server
-
-
 @dataclass(slots=True)
-class Cell:
-    """Result of one load: answers per second, their times in seconds, and the calls (rows, longest)."""
+class Load:
+    """Result of one load: times of answers in seconds, counts per second, and one server's calls (rows, longest)."""
 
-    answers: float
-    seconds: list[float] = field(repr=False)
-    calls: list[tuple[int, int]] = field(repr=False)
-
-    @property
-    def p50(self) -> float:
-        """Median time of an answer."""
-        return sorted(self.seconds)[len(self.seconds) // 2]
+    answers: float = 0.0
+    asked: float = 0.0
+    seconds: list[float] = field(default_factory=list, repr=False)
+    batch: float = 0.0
+    """Answers per second to callers of class batch."""
+    tenants: dict[str, Load] = field(default_factory=dict)
+    calls: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @property
     def rows(self) -> float:
         """Mean rows per call."""
         return sum(rows for rows, _ in self.calls) / len(self.calls)
 
+    def percentile(self, percent: float) -> float:
+        """Return a percentile of the answers' times."""
+        ordered = sorted(self.seconds)
+        return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+
 
 def load(
     price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, pause: float = 0.0
-) -> Cell:  # fmt: skip
+) -> Load:  # fmt: skip
     """Run closed-loop connections against a batcher and return the result after ``warm`` seconds.
 
     ``pause``: the mean seconds of a connection between an answer and its next request.
     """
 
-    async def main(loop: SimulatedLoop) -> Cell:
+    async def main(loop: SimulatedLoop) -> Load:
         chance = random.Random(1)
         server = Server(loop, price, chance)
         batcher = Batcher[Row](server, limits=BatchLimits(max_rows=MAX_ROWS), clock=loop.time, servers=ONE_SERVER)
@@ -288,7 +278,7 @@ def load(
         await asyncio.sleep(warm)
         server.calls.clear()
         await asyncio.sleep(seconds)
-        cell = Cell(len(taken) / seconds, taken, server.calls.copy())
+        cell = Load(len(taken) / seconds, seconds=taken, calls=server.calls.copy())
         has_ended = True
         await batcher.close()
         return cell
@@ -296,27 +286,10 @@ def load(
     return simulate(main)  # type: ignore[no-any-return]
 
 
-@dataclass(slots=True)
-class OpenLoad:
-    """Result of requests that arrive whether others were answered or not: times in seconds, counts per second."""
-
-    answers: float = 0.0
-    asked: float = 0.0
-    seconds: list[float] = field(default_factory=list, repr=False)
-    batch: float = 0.0
-    """Answers per second to callers of class batch."""
-    tenants: dict[str, OpenLoad] = field(default_factory=dict)
-
-    def percentile(self, percent: float) -> float:
-        """Return a percentile of the answers' times."""
-        ordered = sorted(self.seconds)
-        return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
-
-
 def open_load(
     price: Price, lengths: Lengths, rate: float | Mapping[str, float], *, seconds: float = 10.0, warm: float = 5.0,
     others: Sequence[Price] = (), batch: int = 0, rule: str = "always", gateways: int = 1,
-) -> OpenLoad:  # fmt: skip
+) -> Load:  # fmt: skip
     """Run random arrivals at ``rate`` per second, or at one for each tenant, against batchers whose limits of work are
     in force by ``rule``.
 
@@ -325,7 +298,7 @@ def open_load(
     """
     rates = rate if isinstance(rate, Mapping) else {"": rate}
 
-    async def main(loop: SimulatedLoop) -> OpenLoad:
+    async def main(loop: SimulatedLoop) -> Load:
         chance = random.Random(1)
         server = Server(loop, price, chance)
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)])
@@ -337,7 +310,7 @@ def open_load(
             )
             for _ in range(gateways)
         ]  # fmt: skip
-        found = OpenLoad(tenants={name: OpenLoad() for name in rates})
+        found = Load(tenants={name: Load() for name in rates})
         until = warm + seconds
 
         def arrive(name: str, sent: float) -> None:  # however late the loop runs

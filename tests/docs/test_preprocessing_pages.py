@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from preprocessing import parameters
-from preprocessing.config import TaskConfig
-from preprocessing.heads import HEADS, head_for
+from preprocessing.heads import HEADS
 from preprocessing.user_code import UserCode
 from tests.docs.blocks import ROOT, blocks
+from tests.unit.preprocessing.heads.test_heads import LABELS, head_of
 
 TASKS = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
 
@@ -52,22 +52,9 @@ def test_trial_of_the_page_runs(tmp_path: Path) -> None:
     assert 2 == names["answer"](tmp_path, 1)
 
 
-LABELS = {"zero-shot-classification": ("contradiction", "neutral", "entailment"), "ranking": ("relevance",)}
-
-
-def head_of(task: str) -> Any:
+def able(task: str) -> Any:
     """A task's head for a model that could do it."""
-    config = TaskConfig(task=task, labels=LABELS.get(task, ("a", "b", "c")), prompts={"query": "q: "}, mask_id=4)
-    return head_for(config, PageVocabulary())
-
-
-class PageVocabulary:
-    """A vocabulary whose mask token is the page's."""
-
-    is_word_aware = True
-
-    def token_of(self, token_id: int) -> str:
-        return "[MASK]"
+    return head_of(task=task, labels=LABELS.get(task, ("a", "b", "c")), prompts={"query": "q: "}, mask_id=4)
 
 
 def section_of(block: str) -> str:
@@ -80,14 +67,14 @@ def section_of(block: str) -> str:
 @pytest.mark.parametrize("block", shown("tasks", "json"))
 def test_every_request_of_the_page_is_accepted(block: str) -> None:
     """By the task it is shown for."""
-    assert head_of(section_of(block)).parse(json.loads(block)).texts
+    assert able(section_of(block)).parse(json.loads(block)).texts
 
 
 @pytest.mark.parametrize("task", HEADS)
 def test_every_task_and_parameter_has_its_place(task: str) -> None:
     """A section for the task, a row for each parameter."""
     section = TASKS.partition(f"\n## {task}\n")[2].partition("\n## ")[0]
-    described = head_of(task).describe()
+    described = able(task).describe()
     assert [] == [name for name in described["parameters"] if f"| `{name}` |" not in section]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import threading
@@ -32,7 +33,7 @@ from gateway.triton.backend import TritonBackend
 from tests.core_client import in_a_thread
 from tests.fakes import FakeRegistry
 from tests.kube_tools import RULES
-from tests.prometheus import Prometheus
+from tests.processes import Server, free_port
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
 
@@ -115,6 +116,27 @@ class Running:
                 time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def prometheus_of(folder: Path, **targets: str) -> Iterator[str]:
+    """A Prometheus that scrapes one target for each job and evaluates ``folder/rules`` every second; its address."""
+    found, url = shutil.which("prometheus"), f"http://127.0.0.1:{free_port()}"
+    assert found, "prometheus is not on PATH: install Debian's, or leave these tests out: -m 'not prometheus'"
+    (folder / "prometheus.yml").write_text(json.dumps({
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / "rules" / "*.yml")],
+        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [one]}]} for job, one in targets.items()],
+    }))  # fmt: skip
+    argv = [
+        found, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
+        "--enable-feature=exemplar-storage", f"--web.listen-address={url.removeprefix('http://')}",
+    ]  # fmt: skip
+    server = Server("prometheus", argv, env=os.environ, log=folder / "prometheus.log")
+    try:
+        yield url
+    finally:
+        server.kill()
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> Iterator[Running]:
     """Everything up, with a first look of Prometheus at some traffic; who needs more sends it."""
@@ -160,11 +182,11 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
             wall=time.time, begin=lambda look: look(),
         )  # fmt: skip
         controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
-        prometheus = Prometheus(
-            folder, f"127.0.0.1:{port}", rules=str(quick / "*.yml"), controller=f"127.0.0.1:{controller.server_port}",
-            triton=embedded_triton.metrics,
-        )  # fmt: skip
-        made = Running(f"http://127.0.0.1:{port}", prometheus.url, registry)
+        targets = {
+            "triton-gateway": f"127.0.0.1:{port}", "controller": f"127.0.0.1:{controller.server_port}",
+            "triton": embedded_triton.metrics,
+        }  # fmt: skip
+        made = Running(f"http://127.0.0.1:{port}", "", registry)
 
         def judge() -> None:
             while not ends.wait(1):
@@ -173,7 +195,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         judges = threading.Thread(target=judge)
         judges.start()
         try:
-            with prometheus:
+            with prometheus_of(folder, **targets) as made.prometheus:
                 until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
                 until(lambda: (ready := http_client.call(f"{made.prometheus}/-/ready")) and ready.status == 200)
                 until(lambda: len(made.query("up == 1")) == 3)

@@ -318,15 +318,6 @@ def test_entities_of_long_texts_are_the_pipelines(family: str, truncation_side: 
 RECORDED = Path(__file__).parents[1] / "data" / "question_answering"
 
 
-def logits_of(ids: Any) -> tuple[Any, Any]:
-    """The formula that the recorded pipeline had for a model."""
-    ids, places = np.asarray(ids, np.float64), np.arange(len(ids), dtype=np.float64)
-    return (
-        (4 * np.sin(ids * 0.7 + places * 0.37)).astype(np.float32),
-        (4 * np.sin(ids * 1.3 + places * 0.53 + 1)).astype(np.float32),
-    )
-
-
 @pytest.mark.parametrize("name", ["WordPiece", "byte-level BPE", "Unigram"])
 def test_answers_are_those_of_the_pipeline_of_version_4(name: str) -> None:
     """Recorded from transformers 4.57.6: windows, n best, no answer, word alignment (`record.py` beside the data)."""
@@ -341,7 +332,8 @@ def test_answers_are_those_of_the_pipeline_of_version_4(name: str) -> None:
         shape = (len(rows), max(row.n_tokens for row in rows))
         outputs = {key: np.full(shape, 1e4, np.float32) for key in ("start_logits", "end_logits")}
         for i, row in enumerate(rows):
-            outputs["start_logits"][i, : row.n_tokens], outputs["end_logits"][i, : row.n_tokens] = logits_of(row.ids)
+            for key, logits in zip(outputs, tiny.logits_of(row.ids), strict=True):
+                outputs[key][i, : row.n_tokens] = logits
         answer: Any = processor.finish(outputs, prepared)
         ours = answer.get("answers", [answer])
         theirs = record["answers"]

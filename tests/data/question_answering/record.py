@@ -1,8 +1,7 @@
 """Records what the question-answering pipeline of transformers 4.57.6 answers (version 5 has none any more).
 
 Run by hand with a `transformers==4.57.6` on PYTHONPATH; writes `answers.json` and the tokenizers beside this file. The
-model is a formula over token ids and positions, so that the test needs no weights (`logits_of` in
-`tests/integration/test_task_pipelines.py` is the same).
+model is a formula over token ids and positions (`tiny_models.logits_of`), so that the test needs no weights.
 """
 
 from __future__ import annotations
@@ -55,20 +54,11 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-def logits_of(ids: Any) -> tuple[Any, Any]:
-    """Start and end logits of each token."""
-    ids, places = np.asarray(ids, np.float64), np.arange(len(ids), dtype=np.float64)
-    return (
-        (4 * np.sin(ids * 0.7 + places * 0.37)).astype(np.float32),
-        (4 * np.sin(ids * 1.3 + places * 0.53 + 1)).astype(np.float32),
-    )
-
-
 class Formula(BertForQuestionAnswering):
     """The formula as a model of transformers."""
 
     def forward(self, input_ids: Any = None, **_: Any) -> Any:
-        rows = [logits_of(row) for row in input_ids.numpy()]
+        rows = [tiny.logits_of(row) for row in input_ids.numpy()]
         start, end = (torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True))
         return QuestionAnsweringModelOutput(start_logits=start, end_logits=end)
 

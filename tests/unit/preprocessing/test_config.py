@@ -248,12 +248,6 @@ def test_inputs_that_text_cannot_make_are_refused_at_load(classifier: Path, name
         TextProcessor.from_folder(classifier, input_names=names)
 
 
-def test_tokenizer_of_a_larger_vocabulary_is_refused_at_load(make_folder: MakeFolder) -> None:
-    """Its last ids would be outside the embedding table."""
-    with pytest.raises(InvalidBundle, match=r"ids up to 12.*vocab_size is 12"):
-        TextProcessor.from_folder(make_folder(**{**CLASSIFIER, "vocab_size": 12}))
-
-
 def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path) -> None:
     """Truncated by default."""
     body = {"text": ["a", "a " * 50]}

@@ -75,6 +75,7 @@ TOO_LARGE: list[tuple[Callable[[], Tokenizer], dict[str, Any], str]] = [
         {"id2label": {str(i): f"L{i}" for i in range(50_001)}}, {"id2label": None, "num_labels": 50_001},
         {"id2label": None, "num_labels": 2_000_000_000},
     )),
+    (word_piece, {"vocab_size": 12}, r"ids up to 12.*vocab_size is 12"),  # outside the embedding table
 ]  # fmt: skip
 """A tokenizer, changes of config.json, and what is said: each id of a request could be the huge token, answers are
 decoded, too, and labels are counted before a name is made for each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import simulated
-from tests.simulated import MIXES, PRICES, OpenLoad, Price, bound, load, open_load
+from tests.simulated import MIXES, PRICES, Load, Price, bound, load, open_load
 
 CALL, TOKEN = PRICES[:2]
 
@@ -54,14 +54,14 @@ def test_callers_who_come_back_at_once_share_one_call(callers: int) -> None:
 def test_callers_who_think_for_a_moment_are_not_awaited(pause: float) -> None:
     """Their answers take two calls at most, and no wait is added."""
     cell = load(CALL, MIXES["short"], 8, pause=pause)
-    assert cell.p50 < 2.2 * CALL.seconds(8, 16)
+    assert cell.percentile(50) < 2.2 * CALL.seconds(8, 16)
 
 
 GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
 CAPACITY = 64 / GPU.seconds(64, 16)
 
 
-def beside_batch(share: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> OpenLoad:
+def beside_batch(share: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> Load:
     """Simulate a load on ``servers`` servers, beside ``batch`` callers of class batch."""
     return open_load(
         GPU, MIXES["short"], share * servers * CAPACITY, seconds=seconds, warm=3.0, others=[GPU] * (servers - 1),

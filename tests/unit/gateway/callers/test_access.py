@@ -7,16 +7,9 @@ import base64
 import pytest
 
 from gateway.callers.access import ANONYMOUS, Access
-from gateway.callers.keys import Key, Keys, Stored, digest, new_key, seconds, usable
+from gateway.callers.keys import Key, Keys, Stored, seconds, usable
 from gateway.errors import NotAuthenticated
-
-PEPPER = b"p" * 32
-
-
-def stored(tenant: str, pepper: bytes = PEPPER, **fields: str) -> tuple[str, Key]:
-    """Return a new key, and its stored form."""
-    text, name = new_key()
-    return text, Key(name, digest(pepper, text.encode()).hex(), tenant, **fields)  # type: ignore[arg-type]
+from tests.unit.gateway.callers.test_keys import PEPPER, made
 
 
 class Known:
@@ -25,7 +18,7 @@ class Known:
     def __init__(self, **fields: str) -> None:
         self.now = 1_000_000.0
         self.refused: list[str] = []
-        self.key, self.kept = stored("acme", **fields)
+        self.key, self.kept = made(**fields)
         self.access = Access(count=self.refused.append, clock=lambda: self.now)
         self.access.put("file", usable(Stored([self.kept]), PEPPER))
 
@@ -71,7 +64,7 @@ def test_a_key_ends_at_its_expiry() -> None:
 
 def test_a_source_replaces_only_its_own_keys() -> None:
     """A revoked key is reported as revoked, a removed one as unknown; remembered ones too. The memory is limited."""
-    known, (other, kept) = Known(), stored("other", b"q" * 32)
+    known, (other, kept) = Known(), made(b"q" * 32, tenant="other")
 
     def told() -> list[str]:
         return [known.ask(authorization=f"Bearer {key}") for key in (known.key, other)]

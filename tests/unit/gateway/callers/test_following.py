@@ -15,11 +15,11 @@ from deploy.cli.key_file import RegistryKeyStore
 from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.following import Following
-from gateway.callers.keys import KEY, Key, KeyFile, RegistryKeys, digest, name_of, new_key, records_of, written
+from gateway.callers.keys import KEY, Key, KeyFile, RegistryKeys, name_of, records_of, written
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record
 from tests.fakes import FakeRegistry
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.callers.test_keys import PEPPER, made, written_file
 from tests.waiting import LIMIT_S, soon
 
 
@@ -65,12 +65,6 @@ class Mounted:
     def status(self, name: str) -> Any:
         """Return a field of the status."""
         return self.following.status()["keys_file"][name]
-
-
-def made() -> tuple[str, Key]:
-    """Return a new key, and its stored form."""
-    text, name = new_key()
-    return text, Key(name, digest(PEPPER, text.encode()).hex(), "acme", created=written(1))
 
 
 async def test_the_last_good_state_of_a_file_stays(tmp_path: Path) -> None:

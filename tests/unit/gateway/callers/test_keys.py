@@ -27,10 +27,10 @@ from gateway.callers.keys import (
 PEPPER = b"p" * 32
 
 
-def made(text: str = "", **fields: Any) -> Key:
-    """Return a key in its stored form."""
-    text = text or new_key()[0]
-    return Key("k1", digest(PEPPER, text.encode()).hex(), **{"tenant": "acme", **fields})
+def made(pepper: bytes = PEPPER, **fields: Any) -> tuple[str, Key]:
+    """Return a new key, and its stored form."""
+    text, name = new_key()
+    return text, Key(**{"id": name, "hash": digest(pepper, text.encode()).hex(), "tenant": "acme", **fields})
 
 
 def written_file(*keys: Any, **fields: Any) -> bytes:
@@ -51,9 +51,8 @@ def test_a_key_is_recognizable_and_unguessable() -> None:
 
 def test_a_key_is_found_only_with_the_right_pepper() -> None:
     """The file is useless without the pepper. Every field is read back."""
-    key, _ = new_key()
-    kept = made(key, expires="2027-01-31", operations=("infer",), endpoints=("a", "b/*"), priority="batch",
-                created=written(1), by="me", note="for tests")  # fmt: skip
+    key, kept = made(id="k1", expires="2027-01-31", operations=("infer",), endpoints=("a", "b/*"), priority="batch",
+                     created=written(1), by="me", note="for tests")  # fmt: skip
     raw = written_file(kept, pepper=name_of(PEPPER))
     assert key not in raw.decode()
     stored = read_file(raw)[1]
@@ -68,7 +67,7 @@ def test_a_key_is_found_only_with_the_right_pepper() -> None:
         usable(stored, b"q" * 32)
 
 
-KEY = made().to_json()
+KEY = made(id="k1")[1].to_json()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ KEY = made().to_json()
         (written_file(quotas={"t": {"requests": 1}}), "quotas.t.requests: "),
         (written_file(quotas={"t": {"requests_per_minute": -1}}), "quotas.t.requests_per_minute: "),
         (written_file(quotas={"t": {"tokens_per_minute": math.inf}}), "quotas.t.tokens_per_minute: "),
-        (written_file(made(), made()), "two keys have the id k1"),
+        (written_file(KEY, KEY), "two keys have the id k1"),
     ],
 )  # fmt: skip
 def test_an_unusable_file_is_refused_with_the_reason(raw: bytes, why: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.prices import Prices
 from gateway.triton.choice import Call, Server, choose
-from tests.simulated import MIXES, OpenLoad, Price, open_load
+from tests.simulated import MIXES, Load, Price, open_load
 
 CALL_S = 1e-3
 """What a call of no rows is expected to take before anything is learned."""
@@ -161,7 +161,7 @@ GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
 CAPACITY = 4 * 64 / GPU.seconds(64, 16)
 
 
-def four(load: float, *last: Price) -> OpenLoad:
+def four(load: float, *last: Price) -> Load:
     """Return the results of a load on four servers, the last of which may have another price."""
     prices = [GPU, GPU, GPU, *(last or (GPU,))]
     return open_load(prices[0], MIXES["short"], load * CAPACITY, seconds=3.0, warm=3.0, others=prices[1:])
