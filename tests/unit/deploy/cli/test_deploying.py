@@ -15,22 +15,16 @@ from deploy.cli.deploying import Deployment, name_and_version, next_version
 from deploy.cli.first_request import answer_of, curl
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal
-from gateway.spec import ServingSpec, decode
 from tests.fakes import FakeRegistry
 from tests.sites import Asked, site
 
 
-@pytest.fixture
-def serving() -> ServingSpec:
-    """Return a Task whose endpoint ``faq`` has the versions 2, 10 and one that is no number."""
+def test_the_next_version_is_above_the_highest() -> None:
+    """The first one is 1; what is no number does not count. A given version that exists already is refused."""
     registry = FakeRegistry()
     for version in ("2", "10", "beta"):
         registry.add_endpoint("faq", "m", version=version)
-    return decode(registry.task())
-
-
-def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
-    """The first one is 1. A given version that exists already is refused."""
+    serving = registry.spec()
     assert ["11", "1", "3"] == [
         next_version(serving, "faq", ""), next_version(serving, "new", ""), next_version(serving, "faq", "3")
     ]  # fmt: skip
