@@ -23,6 +23,8 @@ from gateway.registry.ledger import Ledger, Records
 _EVERY_S: Final = 15.0
 _JUDGED_S: Final = 3 * 3600.0
 """What the controller has found counts for so long; it is written anew every hour."""
+_FOUND: Final = ("days", "visible", "since", "state")
+"""What is shown of a judged variable; its record also names the reference."""
 _LOST_S: Final = 86400.0
 """How long a lost endpoint is shown: it may have been removed on purpose."""
 
@@ -71,7 +73,9 @@ class Reports:
                 if abs(self._wall() - float(value["at"])) < _JUDGED_S:
                     for one in value["variables"]:
                         key = endpoint, str(one["version"]), str(one["variable"])
-                        found.variables[key] = {**one, "alarm_days": value["alarm_days"]}
+                        found.variables[key] = {
+                            **{name: one[name] for name in _FOUND}, "alarm_days": value["alarm_days"],
+                        }  # fmt: skip
                     found.compared.extend({"endpoint": endpoint, **one} for one in value["compared"])
                     found.accuracy.extend({"endpoint": endpoint, **one} for one in value["accuracy"])
         return found
