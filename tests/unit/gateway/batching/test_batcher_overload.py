@@ -43,8 +43,6 @@ class Stack:
         self.server = Server(loop, PRICE, random.Random(1))
         self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, clock=loop.time, servers=ONE_SERVER)
         self.ended: dict[str, tuple[float, Exception | None]] = {}
-        self.began = 0.0
-        self.refused: list[str] = []
         self.failures = 0
         """So many of the next calls fail for a reason of one of their rows."""
 
@@ -90,14 +88,14 @@ async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(loop: 
     for number in range(10 * ROWS):
         stack.ask(f"crowd {number}")
     await asyncio.sleep(0.01)
-    stack.began = loop.time()
+    began = loop.time()
     stack.ask("short", within=0.5)
     stack.ask("long", within=2.0)
     stack.ask("critical", within=0.5, rank=CRITICAL)
     await asyncio.sleep(5)
     await stack.batcher.close()
     assert stack.because("short") == "deadline_unreachable"
-    assert stack.ended["short"][0] == stack.began
+    assert stack.ended["short"][0] == began
     assert [None, None] == [stack.ended[name][1] for name in ("long", "critical")]
 
 
@@ -109,10 +107,10 @@ async def test_a_queued_request_is_dropped_when_its_deadline_becomes_unreachable
     for number in range(8 * ROWS):
         stack.ask(f"crowd {number}", within=1.2)
     stack.server.price = Price("slower", 0.3, 1e-4, 0.0, noise=0.0)
-    stack.began = loop.time()
+    began = loop.time()
     await asyncio.sleep(5)
     await stack.batcher.close()
-    told = [(at - stack.began, error) for name, (at, error) in stack.ended.items() if name.startswith("crowd")]
+    told = [(at - began, error) for name, (at, error) in stack.ended.items() if name.startswith("crowd")]
     early = [at for at, error in told if isinstance(error, DeadlineExceeded) and error.because and at < 1.2]
     assert len(early) >= ROWS
     assert [error for _, error in told].count(None) >= 2 * ROWS
@@ -218,7 +216,7 @@ async def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are
     pressure = Pressure("auto")
     stack = Stack(loop, pressure)
     await stack.learn()
-    stack.began = loop.time()
+    began = loop.time()
     for number in range(240):
         stack.ask(f"{number}", rank=CRITICAL if number % 12 == 0 else DEFAULT)
         await asyncio.sleep(0.1 / ROWS / 2)
@@ -230,8 +228,8 @@ async def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are
     refused = [number for number, (_, error) in ended.items() if error is not None]
     assert all(stack.because(str(number)) == "work_full" for number in refused)
     first = min(ended[number][0] for number in refused)
-    assert first - stack.began < 1.0
-    came = {number: stack.began + number * 0.1 / ROWS / 2 for number in ended}
+    assert first - began < 1.0
+    came = {number: began + number * 0.1 / ROWS / 2 for number in ended}
     assert max(ended[number][0] - came[number] for number in ended if number > 120) < 0.5
     waited = [number for number in refused if ended[number][0] == first]
     assert len(waited) > 1

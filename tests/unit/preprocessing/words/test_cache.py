@@ -254,9 +254,6 @@ class Anything:
     def normalize(self, text: Any) -> None:
         text.lowercase()
 
-    def pre_tokenize(self, text: Any) -> None:
-        text.split(lambda i, part: part.split("a", "removed"))
-
 
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "no pre-tokenizer": (lambda: sentencepiece(None, None), "no pre-tokenizer"),
@@ -283,8 +280,6 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "a text that is there twice": (
         lambda: plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "single": "$A $A"})), "template"),
     "a program": (lambda: plain(normalizer=normalizers.Normalizer.custom(Anything())), "no description"),
-    "a program that cuts": (
-        lambda: plain(pre_tokenizer=pre_tokenizers.PreTokenizer.custom(Anything())), "no description"),
 }  # fmt: skip
 
 
