@@ -38,21 +38,15 @@ def needed(checks: str) -> list[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What uses promtool needs Prometheus."""
     for item in items:
-        if "promtool" in getattr(item, "fixturenames", ()):
+        if "evaluate" in getattr(item, "fixturenames", ()):
             item.add_marker("prometheus")
 
 
-@pytest.fixture(scope="session")
-def promtool() -> str:
-    """The program; a test that needs it fails without it, it is never skipped."""
-    found = shutil.which("promtool")
-    assert found, "promtool is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
-    return found
-
-
 @pytest.fixture
-def evaluate(promtool: str, tmp_path: Path) -> Callable[..., None]:
+def evaluate(tmp_path: Path) -> Callable[..., None]:
     """Run `promtool test rules`: `series` maps selectors to values, one every `interval`."""
+    program = shutil.which("promtool")  # without it a test fails, it is never skipped
+    assert program, "no promtool on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
 
     def run(series: dict[str, str], interval: str = "1m", **checks: Any) -> None:
         test = {
@@ -68,7 +62,7 @@ def evaluate(promtool: str, tmp_path: Path) -> Callable[..., None]:
         }
         path = tmp_path / "test.yml"
         path.write_text(json.dumps(test))  # JSON is YAML
-        done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run([program, "test", "rules", str(path)], capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return run
