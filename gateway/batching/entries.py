@@ -300,5 +300,7 @@ def merge(parts: Sequence[Outputs], groups: Sequence[Sequence[int]], side: Liter
         joined = merged[name] = np.zeros((sum(map(len, groups)), *widest), first.dtype)
         for group, array in zip(groups, arrays, strict=True):
             gaps = [width - own if side == "left" else 0 for width, own in zip(widest, array.shape[1:], strict=True)]
-            joined[(group, *(slice(gap, gap + own) for gap, own in zip(gaps, array.shape[1:], strict=True)))] = array
+            inside = (slice(gap, gap + own) for gap, own in zip(gaps, array.shape[1:], strict=True))
+            place: tuple[Any, ...] = (group, *inside)
+            joined[place] = array
     return merged
