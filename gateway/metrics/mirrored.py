@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gateway.metrics import texts
+from gateway.metrics.declared import MAX_LABEL_CHARS
 from gateway.trace import Trace
 
 _MOST_LABELS: Final = 30
@@ -30,10 +31,11 @@ def groups_of(trace: Trace, labels: Sequence[str]) -> Iterator[str]:
     yield f"up to {2**length} tokens" if length in _LENGTHS else "more tokens"
     text = texts.beginning(found[0])
     yield f"language {texts.language(text, texts.words_of(text))}"
-    for result in texts.results_of(trace):
+    results = texts.results_of(trace)
+    for result in results if isinstance(results, Sequence) else ():  # user code may have made anything of it
         label = result.get("label") if isinstance(result, Mapping) else None
-        if label in labels[:_MOST_LABELS]:
-            yield f"label {label}"
+        if isinstance(label, str) and label in labels[:_MOST_LABELS]:
+            yield f"label {label[:MAX_LABEL_CHARS]}"
 
 
 def renamed(stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.metrics import catalog, embeddings, texts
 from gateway.metrics.embeddings import Cosines
+from gateway.metrics.mirrored import groups_of
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
 from gateway.metrics.watch import Served
@@ -170,3 +171,10 @@ def test_vectors_that_cannot_be_compared_are_skipped(mean: tuple[float, ...]) ->
     cosines.of([np.ones(4)] * embeddings.LEARNED)
     odd = [np.zeros(4), np.full(4, np.nan), np.ones(2), np.ones((1, 4)), []]
     assert [1.0] == cosines.of([np.ones(4), *odd])
+
+
+@pytest.mark.parametrize("answer", [{"results": 5}, {"label": np.ones(2)}, {"label": ["A"]}, [1]], ids=repr)
+def test_an_answer_of_users_own_form_is_in_the_groups_of_its_text(answer):
+    trace = Trace("id")
+    trace.answer, trace.prepared = answer, Prepared([], ParsedRequest(["der Film"], is_batch=False))
+    assert ["up to 8 tokens", "language de"] == [*groups_of(trace, ("A",))]

@@ -60,13 +60,9 @@ class Traffic:
         if self.differs is not None:
             inside = int(self.random.binomial(10, self.group[0]))
             wrong = int(self.random.binomial(inside, self.group[1]))
-            differed = wrong + int(self.random.binomial(10 - inside, self.differs))
-            canary = replace(
-                canary,
-                pairs=(10 - differed, differed),
-                agreed={"de": inside - wrong, "en": 10 - inside - (differed - wrong)},
-                differed={"de": wrong, "en": differed - wrong},
-            )
+            others = int(self.random.binomial(10 - inside, self.differs))
+            differed, agreed = {"de": wrong, "en": others}, {"de": inside - wrong, "en": 10 - inside - others}
+            canary = replace(canary, pairs=(10 - wrong - others, wrong + others), agreed=agreed, differed=differed)
         return canary, stable
 
 
