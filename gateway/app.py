@@ -46,6 +46,7 @@ from gateway.control.tritons import Tritons
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.grpc.server import RpcServer, credentials
 from gateway.handlers.endpoint import Endpoint
+from gateway.handlers.shadow import Mirror
 from gateway.health import Health, listed
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import run
@@ -65,7 +66,6 @@ from gateway.path.admission import Permits
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve
-from gateway.path.shadow import Mirror
 from gateway.payloads.log import payload_log
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
@@ -142,7 +142,7 @@ class Gateway:
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
             access_log=settings.access_log, access=access, key_header=settings.routing_key,
         )  # fmt: skip
-        self._mirror = Mirror(self.table, self.observer, self.permits, timeout=min(settings.request_timeout, _SHADOW_S))
+        self._mirror = Mirror(self.observer, self.permits.mirror, timeout=min(settings.request_timeout, _SHADOW_S))
         self.plane.subscribe(self._mirror.answered)
         self._payloads = payload_log(
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
@@ -233,7 +233,7 @@ class Gateway:
             cache=cache,
             backend_for=self._tritons.get,
             observer=self.observer,
-            permits=self.permits,
+            keep_place=self.permits.keep,
             limits=BatchLimits(
                 settings.max_batch_rows,
                 settings.max_batch_tokens,

@@ -40,7 +40,6 @@ from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.path import canary
-from gateway.path.admission import Permits
 from gateway.path.canary import Weighted
 from gateway.path.routing import Snapshot
 from gateway.registry.cache import ArtifactCache
@@ -90,9 +89,9 @@ class Assembler:
         ready_timeout: float,
         threads: ThreadPoolExecutor,
         control: ControlThreads,
-        permits: Permits,
+        keep_place: Callable[[], Callable[[], object]],
     ) -> None:
-        self._permits = permits
+        self._keep_place = keep_place
         self._reports = reports
         self._cache = cache
         self._backend_for = backend_for
@@ -226,7 +225,7 @@ class Assembler:
                     call.backend,
                     call.model,
                     threads=self._threads,
-                    keep_place=lambda: self._permits.keep().release,
+                    keep_place=self._keep_place,
                 )
                 opened.push_async_callback(_close, generator)
                 return _NewHandler(generator, generator, processor.describe(), (example,), generator)

@@ -30,6 +30,7 @@ from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Version, Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.handlers.endpoint import Endpoint
+from gateway.handlers.shadow import Mirror
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.declared import frequency_of
@@ -37,7 +38,6 @@ from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.watch import Served
 from gateway.path.routing import RoutingTable, Snapshot
-from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.port import Registry
 from gateway.settings import Settings

@@ -12,9 +12,8 @@ from typing import Final
 import orjson
 
 from gateway.errors import AnswersDisagree, GatewayError, InputRefused
-from gateway.handlers.endpoint import Endpoint, Handler, Identity
+from gateway.handlers.endpoint import Endpoint, Handler, Identity, ask_version
 from gateway.hooks.json_form import plain
-from gateway.path.serve import ask_version
 from gateway.samples import Samples, difference
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})

@@ -2,26 +2,52 @@
 
 ``control.assemble`` builds it, a snapshot publishes it, and requests reach it through ``Endpoint.answer``. Kinds of
 handler: text tasks (``text``), plain models (``tensors``), text generation (``generation``), users' code (``hook``),
-and a cache of answers in front of a text task (``cache``).
+and a cache of answers in front of a text task (``cache``). Trials of versions and shadows use ``ask_version``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
+from gateway.errors import (
+    BackendGarbage,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    GatewayError,
+    HookFailed,
+    InputRefused,
+    InternalError,
+)
 from gateway.metrics.drift import Reference
-from gateway.outcome import in_task
-from gateway.trace import Trace
+from gateway.outcome import gone, in_task
+from gateway.trace import DEFAULT_FLOW, TRACEPARENT, Flow, Trace
+from preprocessing.errors import (
+    InvalidInput,
+    InvalidOutput,
+    PreprocessingError,
+    TooLong,
+    UserCodeError,
+    UserCodeRefused,
+)
 from preprocessing.types import Prepared
 
 if TYPE_CHECKING:
     from gateway.batching.batcher import Batcher
     from gateway.handlers.text import TextHandler
     from preprocessing.processor import TextProcessor
+
+_log = logging.getLogger("triton_gateway.request")
+
+_OF_PREPROCESSING: Final[Mapping[type[PreprocessingError], type[GatewayError]]] = {
+    TooLong: ContextLengthExceeded, InvalidInput: InputRefused, UserCodeRefused: InputRefused,
+    InvalidOutput: BackendGarbage, UserCodeError: HookFailed, PreprocessingError: InternalError,
+}  # fmt: skip
+"""What an error of ``preprocessing`` is here: the first one that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +205,41 @@ class Endpoint:
 
 def _in_task(answer: Callable[[Any, Trace], Coroutine[Any, Any, object]]) -> Answer:
     return lambda question, ask: in_task(answer(question, ask), ask.traceparent)
+
+
+async def ask_version(version: Endpoint, body: object, timeout: float, flow: Flow = DEFAULT_FLOW) -> Trace:
+    """Ask exactly this version, published or not, from a task; return the trace, which has its answer.
+
+    For trials and shadows: no metric counts it. Raises ``GatewayError``.
+    """
+    trace = Trace("", TRACEPARENT.get())
+    trace.flow, trace.deadline = flow, asyncio.get_running_loop().time() + timeout
+    version.lease()
+    try:
+        async with asyncio.timeout(timeout):
+            trace.answer = await version.answer(body, trace)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no answer within {timeout:g} s") from None
+    except GatewayError:
+        raise
+    except Exception as error:
+        raise as_known(error, trace) from error
+    finally:
+        version.release()
+    return trace
+
+
+def as_known(error: BaseException, trace: Trace) -> GatewayError:
+    """Return ``error`` as a ``GatewayError``. Any that is not one of ours is a bug of the gateway, and logged."""
+    if isinstance(error, GatewayError):
+        return error
+    if isinstance(error, PreprocessingError):
+        kind = next(known for ours, known in _OF_PREPROCESSING.items() if isinstance(error, ours))
+        return kind(error.message, hint=error.hint or "")
+    if not isinstance(error, Exception):
+        return gone()
+    _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
+    return InternalError("the gateway failed on this request", hint="see its log for the request id")
 
 
 def note(trace: Trace, prepared: Prepared) -> None:

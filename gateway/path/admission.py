@@ -140,10 +140,21 @@ class Permits:
         self.admit(place, rank)
         return place
 
-    def keep(self) -> Permit:
-        """Return a permit for work that goes on after its request has ended. It is never refused."""
+    def keep(self) -> Callable[[], None]:
+        """Keep a place for work that goes on after its request has ended; return what ends it. It is never refused."""
         self.in_flight += 1
-        return Permit(self)
+        return Permit(self).release
+
+    def mirror(self, size: int) -> Callable[[], None]:
+        """Give a mirrored request of ``size`` bytes a place of class batch; return what ends it.
+
+        Raises ``Overloaded`` unless half of the places and bytes are free.
+        """
+        if 2 * (self.held_bytes + size) > self.max_bytes:
+            raise self.refusal("bytes_full", BATCH)
+        permit = self.take(BATCH)
+        permit.hold(size)
+        return permit.release
 
 
 class AdmissionControl:

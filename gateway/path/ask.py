@@ -97,7 +97,8 @@ class Ask(Trace, Permit, Driven):
 
     def late(self) -> GatewayError:
         """Return the error of a request whose time is over."""
-        return too_late(self.timeout)
+        message = f"no answer within {self.timeout:g} s"
+        return DeadlineExceeded(message, hint="raise x-request-timeout-ms or send less at once")
 
     def expire(self) -> None:
         """The deadline has passed (see ``deadlines``)."""
@@ -142,8 +143,3 @@ class InternalAsk(Ask):
         """Keep the error."""
         del route
         self.error = error
-
-
-def too_late(timeout: float) -> DeadlineExceeded:
-    """Return the error of a request that was not answered within ``timeout`` seconds."""
-    return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")

@@ -4,12 +4,11 @@ Every request goes through ``serve``: over HTTP and gRPC, and of a hook that ask
 It awaits only outcomes and needs no task (see ``outcome``). It ends once, at the end of ``serve``: answered, refused,
 left by its client, or at its deadline. A client that leaves while its rows are in a call is thrown into ``serve`` where
 it waits: at the batcher's entry, which takes the rows back (``Entry.give_up``). Shadows and trials of versions are not
-requests of a caller: they ask one version (``ask_version``).
+requests of a caller: they ask one version (``handlers.endpoint.ask_version``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -23,37 +22,28 @@ from gateway.callers.rights import INFER
 from gateway.errors import (
     OF_CALLERS,
     BackendGarbage,
-    ContextLengthExceeded,
     DeadlineExceeded,
     GatewayError,
     HookFailed,
-    InputRefused,
     InternalError,
     ModelFailed,
     Overloaded,
     Unavailable,
     forget_frames,
 )
-from gateway.handlers.endpoint import Endpoint, Event
+from gateway.handlers.endpoint import Endpoint, Event, as_known
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.outcome import gone, in_task
+from gateway.outcome import in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
-from gateway.path.ask import Ask, InternalAsk, too_late
+from gateway.path.ask import Ask, InternalAsk
 from gateway.path.call import UNADDRESSED, Call, InternalCall, Reply, Route
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
 from gateway.path.routing import RoutingTable
-from gateway.trace import CLASSES, DEFAULT_FLOW, FALLBACK, TRACEPARENT, Flow, Trace
-from preprocessing.errors import (
-    InvalidInput,
-    InvalidOutput,
-    PreprocessingError,
-    TooLong,
-    UserCodeError,
-    UserCodeRefused,
-)
+from gateway.trace import CLASSES, FALLBACK, Trace
+from preprocessing.errors import PreprocessingError
 
 if TYPE_CHECKING:
     from gateway.spans import Spans
@@ -62,11 +52,6 @@ _log = logging.getLogger("triton_gateway.request")
 
 VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may answer it."""
-_OF_PREPROCESSING: Final[Mapping[type[PreprocessingError], type[GatewayError]]] = {
-    TooLong: ContextLengthExceeded, InvalidInput: InputRefused, UserCodeRefused: InputRefused,
-    InvalidOutput: BackendGarbage, UserCodeError: HookFailed, PreprocessingError: InternalError,
-}  # fmt: skip
-"""What an error of ``preprocessing`` is here: the first one that fits."""
 Listener = Callable[[Trace], None]
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 _PRIORITY: Final = b"x-priority"
@@ -224,7 +209,7 @@ class DataPlane:
 
     def fall_back(self, ask: Ask, call: Call, error: Exception) -> tuple[Endpoint, Any]:
         """Return the stable version and its question, in place of a canary that failed; else raise ``error``."""
-        canary, stable, known = ask.with_version, ask.spare, _as_known(error, ask)
+        canary, stable, known = ask.with_version, ask.spare, as_known(error, ask)
         if stable is None or canary is None or ask.has_begun or not isinstance(known, VERSION_FAULTS):
             raise error
         try:
@@ -256,7 +241,7 @@ class DataPlane:
         """End a request with an error; returns what its caller may know of it."""
         self.end(ask)
         ask.release()  # its body is dropped: it holds no room while the client reads its refusal
-        ask.error = known = _as_known(error, ask)
+        ask.error = known = as_known(error, ask)
         forget_frames(error)
         ask.outcome = known.kind
         if isinstance(known, Overloaded) and not ask.endpoint:  # the metrics of an endpoint count its refusals
@@ -316,45 +301,10 @@ class DataPlane:
         return ask.answer
 
 
-async def ask_version(version: Endpoint, body: object, timeout: float, flow: Flow = DEFAULT_FLOW) -> Trace:
-    """Ask exactly this version, published or not, from a task; return the trace, which has its answer.
-
-    For trials and shadows: no metric counts it. Raises ``GatewayError``.
-    """
-    trace = Trace("", TRACEPARENT.get())
-    trace.flow, trace.deadline = flow, asyncio.get_running_loop().time() + timeout
-    version.lease()
-    try:
-        async with asyncio.timeout(timeout):
-            trace.answer = await version.answer(InternalCall("", body).question(version), trace)
-    except TimeoutError:
-        raise too_late(timeout) from None
-    except GatewayError:
-        raise
-    except Exception as error:
-        raise _as_known(error, trace) from error
-    finally:
-        version.release()
-    return trace
-
-
 def _label(ask: Ask, version: Endpoint) -> None:
     identity = version.identity
     ask.url, ask.endpoint, ask.version = identity.url, identity.endpoint, identity.version
     ask.model_id = identity.model_id
-
-
-def _as_known(error: BaseException, trace: Trace) -> GatewayError:
-    """Return ``error`` as a ``GatewayError``. Any that is not one of ours is a bug of the gateway, and logged."""
-    if isinstance(error, GatewayError):
-        return error
-    if isinstance(error, PreprocessingError):
-        kind = next(known for ours, known in _OF_PREPROCESSING.items() if isinstance(error, ours))
-        return kind(error.message, hint=error.hint or "")
-    if not isinstance(error, Exception):
-        return gone()
-    _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
-    return InternalError("the gateway failed on this request", hint="see its log for the request id")
 
 
 def _write_log(trace: Trace) -> None:

@@ -24,7 +24,7 @@ OUTSIDE: Final = (
     "gateway/hooks/test_processes.py", "gateway/http/",
     "gateway/metrics/test_exposition.py", "gateway/metrics/test_metrics.py", "gateway/metrics/test_views.py",
     "gateway/metrics/test_watch.py", "gateway/metrics/test_workers.py", "gateway/path/test_canary_routes.py",
-    "gateway/path/test_known_names.py", "gateway/path/test_outcome.py", "gateway/path/test_shadow.py",
+    "gateway/path/test_known_names.py", "gateway/path/test_outcome.py",
     "gateway/payloads/test_log.py", "gateway/protocols/", "gateway/test_app.py", "gateway/test_changes.py",
     "gateway/test_hocon.py", "gateway/test_locks.py", "gateway/test_main.py", "gateway/test_parent_death.py",
     "gateway/test_pools.py", "gateway/test_readiness.py", "gateway/test_replaced_workers.py",

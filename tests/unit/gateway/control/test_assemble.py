@@ -22,13 +22,12 @@ from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
 from gateway.control.version import Version
 from gateway.errors import AnswersDisagree, GatewayError
+from gateway.handlers.endpoint import ask_version
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Histogram, Series
 from gateway.metrics.observer import Observer
-from gateway.path.admission import Permits
 from gateway.path.canary import weighted
 from gateway.path.routing import Snapshot
-from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, triton_model_name
 from tests.fakes import FakeBackend, FakeRegistry
@@ -84,7 +83,7 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend, hook
         word_cache_words=0,
         hooks=cast("Any", hooks or HookBuilder(cast("Any", None), cast("Any", Inline()))),
         ready_timeout=1,
-        threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
+        threads=cast("Any", Inline()), control=Threads(), keep_place=lambda: lambda: None,
     )  # fmt: skip
 
 

@@ -23,12 +23,11 @@ from gateway.control.tritons import Tritons
 from gateway.control.version import Phase, Progress
 from gateway.errors import AnswersDisagree, BackendUnavailable, SpecFault
 from gateway.handlers.endpoint import Endpoint, Identity
+from gateway.handlers.shadow import Mirror
 from gateway.health import Health
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.path.admission import Permits
 from gateway.path.routing import RoutingTable
-from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.settings import Settings
 from gateway.spec import EndpointSpec, ServingTask
@@ -90,7 +89,7 @@ class World:
             cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
-            mirror=Mirror(self.table, observer, Permits(8, 1 << 20), timeout=1.0),
+            mirror=Mirror(observer, lambda _: lambda: None, timeout=1.0),
             threads=self.threads,
         )  # fmt: skip
 

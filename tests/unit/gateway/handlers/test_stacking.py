@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from gateway.errors import BackendRefused
-from gateway.handlers.endpoint import Endpoint, Identity
+from gateway.handlers.endpoint import Endpoint, Identity, ask_version
 from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TensorHandler, TritonCall
-from gateway.path.serve import ask_version
 from gateway.trace import Trace
 from tests.fakes import FakeBackend
 from tests.waiting import LIMIT_S

@@ -18,10 +18,9 @@ from gateway.errors import (
     ModelFailed,
     Overloaded,
 )
-from gateway.handlers.endpoint import Event
+from gateway.handlers.endpoint import Event, ask_version
 from gateway.outcome import Outcome
 from gateway.path.canary import weighted
-from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
 from preprocessing.errors import InvalidOutput, TooLong
 from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told

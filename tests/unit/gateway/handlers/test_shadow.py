@@ -25,10 +25,10 @@ from gateway.errors import (
     ModelNotReady,
     Overloaded,
 )
+from gateway.handlers.neighbours import LEAST
+from gateway.handlers.shadow import agree
 from gateway.metrics import catalog
 from gateway.outcome import in_task
-from gateway.path.neighbours import LEAST
-from gateway.path.shadow import agree
 from gateway.registry.ledger import Record
 from gateway.trace import CLASSES
 from tests.waiting import LIMIT_S

@@ -11,24 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayError, Overloaded, Unavailable
-from gateway.handlers.endpoint import Endpoint, Lookup
+from gateway.handlers.endpoint import Endpoint, Lookup, ask_version
+from gateway.handlers.neighbours import Neighbours
 from gateway.handlers.tensors import RawTensors
 from gateway.hooks.json_form import plain
 from gateway.metrics import catalog
 from gateway.metrics.mirrored import groups_of, renamed, with_names
 from gateway.metrics.observer import Observer
-from gateway.path.admission import Permits
-from gateway.path.neighbours import Neighbours
-from gateway.path.routing import RoutingTable
-from gateway.path.serve import ask_version
 from gateway.samples import difference
 from gateway.spec import ShadowSpec
 from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace
@@ -61,21 +58,29 @@ class _Shadow:
     neighbours: Neighbours = field(default_factory=Neighbours)
 
 
+class _Pair(NamedTuple):
+    """The version whose requests are mirrored, and the one that gets them."""
+
+    shadow: _Shadow
+    source: Endpoint
+    target: Endpoint
+
+
 class Mirror:
     """Sends a share of the finished requests to shadows. One per event loop.
 
+    ``place(size)`` gives a request of so many bytes a place until its result is called, or raises ``Overloaded``.
     ``timeout``: seconds that one request may take.
     """
 
-    def __init__(self, table: RoutingTable, observer: Observer, permits: Permits, *, timeout: float) -> None:
-        self._table = table
+    def __init__(self, observer: Observer, place: Callable[[int], Callable[[], object]], *, timeout: float) -> None:
         self._observer = observer
-        self._permits = permits
+        self._place = place
         self._timeout = timeout
         self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
-        self._by_url: dict[str, _Shadow] = {}
-        """The shadows by the versions whose requests are mirrored."""
+        self._by_url: dict[str, _Pair] = {}
+        """What is mirrored, by the versions whose requests are."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
@@ -91,7 +96,7 @@ class Mirror:
             known.spec = spec
             self._shadows[name] = known
         self._by_url = {
-            url: shadow
+            url: _Pair(shadow, endpoint, endpoints[shadow.spec.to])
             for name, shadow in self._shadows.items()
             if shadow.spec.to in endpoints
             for url, endpoint in endpoints.items()
@@ -100,15 +105,15 @@ class Mirror:
 
     def answered(self, trace: Trace) -> None:
         """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
-        shadow = self._by_url.get(trace.url)
-        if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route == FALLBACK:
+        pair = self._by_url.get(trace.url)
+        if pair is None or trace.outcome != "ok" or trace.body is None or trace.route == FALLBACK:
             return
-        if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
+        if self._random() * 100 >= pair.shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         if len(self._tasks) >= _MOST:
-            self._count(shadow, "dropped")
+            self._count(pair, "dropped")
             return
-        task = asyncio.get_running_loop().create_task(self._mirror(shadow, trace), name="shadow")
+        task = asyncio.get_running_loop().create_task(self._mirror(pair, trace), name="shadow")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -117,7 +122,7 @@ class Mirror:
         return {
             name: {
                 "to": shadow.spec.to, "percent": shadow.spec.percent, "tolerance": shadow.spec.tolerance,
-                "is_on": shadow in self._by_url.values(),
+                "is_on": any(pair.shadow is shadow for pair in self._by_url.values()),
                 "last_failure": shadow.reason or None,
             }
             for name, shadow in self._shadows.items()
@@ -131,55 +136,47 @@ class Mirror:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _mirror(self, shadow: _Shadow, one: Trace) -> None:
+    async def _mirror(self, pair: _Pair, one: Trace) -> None:
+        shadow = pair.shadow
         try:
-            agrees = await self._agrees(shadow, one)
+            agrees = await self._agrees(pair, one)
         except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
-            is_known = isinstance(error, GatewayError)
-            reason = str(error) if is_known else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, GatewayError) else f"{type(error).__name__}: {error}"
             if reason != shadow.reason:
                 _log.info("%s fails as a shadow of %s: %s", shadow.spec.to, shadow.spec.endpoint, reason[:300])
                 shadow.reason = reason[:300]
             if not isinstance(error, GatewayError) or isinstance(error, _NOBODY):
-                self._count(shadow, "dropped")
+                self._count(pair, "dropped")
             else:
-                self._count(shadow, "differed" if error.kind in OF_CALLERS else "failed", one)
+                self._count(pair, "differed" if error.kind in OF_CALLERS else "failed", one)
             return
         if agrees is not None:
-            self._count(shadow, "agreed" if agrees else "differed", one)
+            self._count(pair, "agreed" if agrees else "differed", one)
 
-    async def _agrees(self, shadow: _Shadow, one: Trace) -> bool | None:
+    async def _agrees(self, pair: _Pair, one: Trace) -> bool | None:
         """Return whether the shadow gives the same answer; None: it is kept, to compare the next ones with.
 
         Raises ``GatewayError``, or whatever the comparison of users' objects raises.
         """
-        permits, endpoints, tolerance = self._permits, self._table.current.endpoints, shadow.spec.tolerance
-        source, target = endpoints.get(one.url), endpoints.get(shadow.spec.to)
-        if source is None or target is None or 2 * permits.held_bytes > permits.max_bytes:
-            raise Overloaded("there is no room for mirrored requests")
+        (shadow, source, target), tolerance = pair, pair.shadow.spec.tolerance
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
-        permit = permits.take(BATCH)
+        leave = self._place(one.body_bytes)
         try:
-            permit.hold(one.body_bytes)
             answer = (await ask_version(target, one.body, self._timeout, _FLOW)).answer
         finally:
-            permit.release()
+            leave()
         if target.task == _EMBEDDINGS and tolerance >= _ANY_NUMBERS:
             return shadow.neighbours.compare(_vectors(one.answer), _vectors(answer))
         names = renamed(_labels(source), _labels(target))
         return await asyncio.to_thread(agree, one.answer, answer, names, tolerance)  # of long answers: milliseconds
 
-    def _count(self, shadow: _Shadow, outcome: str, one: Trace | None = None) -> None:
+    def _count(self, pair: _Pair, outcome: str, one: Trace | None = None) -> None:
         """Count an outcome; with the request, also in its groups."""
-        endpoints = self._table.current.endpoints
-        target, source = endpoints.get(shadow.spec.to), endpoints.get(one.url) if one is not None else None
-        if target is None:
-            return
-        version = (target.identity.endpoint, target.identity.version)
+        version = (pair.target.identity.endpoint, pair.target.identity.version)
         self._observer.count(catalog.SHADOWS, *version, outcome)
-        if one is not None and source is not None:
+        if one is not None:
             compared = "agreed" if outcome == "agreed" else "differed"
-            for group in groups_of(one, _labels(source)):
+            for group in groups_of(one, _labels(pair.source)):
                 self._observer.count(catalog.SHADOW_GROUPS, *version, group, compared)
 
 

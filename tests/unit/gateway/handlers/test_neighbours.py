@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.path.neighbours import KEPT, LEAST, Array, Neighbours
+from gateway.handlers.neighbours import KEPT, LEAST, Array, Neighbours
 
 RNG = np.random.default_rng(5)
 TEXTS = 600
