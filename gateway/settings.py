@@ -120,11 +120,7 @@ class Settings(BaseSettings):
     file is used within two seconds; an unusable one changes nothing and is reported.
     """
     keys_from_registry: bool = False
-    """Also accept the keys that `triton-gateway keys … --registry` stores beside the serving Task. Needs
-    `TRITON_GATEWAY_PEPPER_FILE`.
-    """
-    pepper_file: str = ""
-    """File of the secret (pepper) that keys were hashed with. Empty: the name of the key file plus `.pepper`."""
+    """Also accept the keys that `triton-gateway keys … --registry` stores beside the serving Task."""
     jwt_issuer: str = ""
     """Issuer whose tokens (JWT, OpenID Connect) are accepted, exactly as in their claim `iss`. If set, every caller
     needs credentials.

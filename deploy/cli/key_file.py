@@ -6,11 +6,10 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.tools import folders
 from deploy.tools.errors import DeployError
 from gateway import durable, locks, registry
 from gateway.callers import keys as callers
@@ -19,50 +18,22 @@ _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-@dataclass(slots=True)
-class Stored:
-    """What a store holds. ``peppers``: names of those that the keys were made with; empty if it is not known."""
-
-    keys: list[callers.Key]
-    peppers: set[str] = field(default_factory=set)
-
-
 class KeyStore:
-    """What both stores share: the pepper at ``pepper_path``.
+    """What both stores share. Methods raise ``DeployError`` if the keys cannot be used."""
 
-    Methods raise ``DeployError`` if the keys cannot be used.
-    """
-
-    def __init__(self, place: str, pepper_path: Path | None) -> None:
+    def __init__(self, place: str) -> None:
         self._place = place
-        self.pepper_path = pepper_path
 
     def __str__(self) -> str:
         return self._place
 
-    def read(self) -> Stored:
+    def read(self) -> list[callers.Key]:
         """Return the keys, revoked ones too; none if there is no file."""
         raise NotImplementedError
 
-    def editing(self) -> contextlib.AbstractContextManager[Stored]:
+    def editing(self) -> contextlib.AbstractContextManager[list[callers.Key]]:
         """Return a context with the same for changes, which are written if it ends without an error."""
         raise NotImplementedError
-
-    def pepper(self) -> bytes:
-        """Return the pepper. It is created if there is neither a pepper nor a key."""
-        if self.pepper_path is None:
-            raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
-        with self._errors():
-            known = self.read().peppers
-            if not known and not self.pepper_path.exists():
-                folders.create_file(self.pepper_path, callers.new_pepper)  # unless another process has just done so
-            pepper = callers.read_pepper(self.pepper_path.read_bytes())
-            if known - {"", callers.name_of(pepper)}:
-                raise DeployError(
-                    f"the keys in {self} were made with another pepper than {self.pepper_path}",
-                    hint="gateways accept the keys of one pepper only: give its file with --pepper-file",
-                )
-            return pepper
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -75,30 +46,26 @@ class KeyStore:
 
 
 class KeyFileStore(KeyStore):
-    """Keys in a file, with the pepper beside it or at ``pepper``. What else is in the file stays (quotas)."""
+    """Keys in a file. What else is in it stays (quotas)."""
 
-    def __init__(self, path: Path, pepper: Path | None = None) -> None:
-        super().__init__(str(path), pepper or Path(callers.default_pepper(path)))
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self.path = path
 
-    def read(self) -> Stored:
+    def read(self) -> list[callers.Key]:
         """See ``KeyStore.read``."""
         with self._errors():
-            content, keys = self._content()
-        return Stored(keys, {str(content.get("pepper", ""))} if keys else set())
+            return self._content()[1]
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator[Stored]:
+    def editing(self) -> Iterator[list[callers.Key]]:
         """See ``KeyStore.editing``."""
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locks.held(self.path.with_name(f"{self.path.name}.lock")):
-                stored, pepper = self.read(), self.pepper()
-                yield stored
-                content = {
-                    **self._content()[0], "keys": [key.to_json() for key in stored.keys],
-                    "pepper": callers.name_of(pepper),
-                }  # fmt: skip
+                content, keys = self._content()
+                yield keys
+                content = {**content, "keys": [key.to_json() for key in keys]}
                 callers.stored_in(content)
                 _replace(self.path, json.dumps(content, indent=1) + "\n")
 
@@ -110,37 +77,34 @@ class KeyFileStore(KeyStore):
 
 
 class RegistryKeyStore(KeyStore):
-    """Keys beside the serving Task, with the pepper at ``pepper``. The history names who changed them: ``by``."""
+    """Keys beside the serving Task. The history names who changed them: ``by``."""
 
-    def __init__(self, store: registry.RegistryWriter, pepper: Path | None = None, *, by: str = "") -> None:
-        super().__init__("the registry", pepper)
+    def __init__(self, store: registry.RegistryWriter, *, by: str = "") -> None:
+        super().__init__("the registry")
         self._registry = store
         self._by = by
 
-    def read(self) -> Stored:
-        """See ``KeyStore.read``. A revoked key may have had another pepper."""
+    def read(self) -> list[callers.Key]:
+        """See ``KeyStore.read``."""
         with self._errors():
-            keys = callers.keys_in(self._registry.ledger.read())
-        return Stored(keys, peppers={key.pepper for key in keys if not key.revoked})
+            return callers.keys_in(self._registry.ledger.read())
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator[Stored]:
+    def editing(self) -> Iterator[list[callers.Key]]:
         """See ``KeyStore.editing``."""
-        stored = self.read()
-        before = list(stored.keys)
-        yield stored
-        self._registry.ledger.write(callers.records_of(before, stored.keys, self._by))
+        keys = self.read()
+        before = list(keys)
+        yield keys
+        self._registry.ledger.write(callers.records_of(before, keys, self._by))
 
 
-def new_key(store: KeyStore, rights: callers.Key) -> tuple[str, callers.Key]:
+def new_key(rights: callers.Key) -> tuple[str, callers.Key]:
     """Return a new key with these rights: its text, which is shown once, and its record. Nothing is stored.
 
     Raises ``DeployError`` if a key cannot have these rights.
     """
     text, name = callers.new_key()
-    pepper = store.pepper()
-    made_with = callers.name_of(pepper) if isinstance(store, RegistryKeyStore) else ""
-    key = replace(rights, id=name, hash=callers.digest(pepper, text.encode()).hex(), pepper=made_with)
+    key = replace(rights, id=name, hash=callers.digest(text.encode()).hex())
     try:
         callers.stored_in({"keys": [key.to_json()]})
     except ValueError as error:

@@ -2,17 +2,15 @@
 command reaches every gateway.
 
 A key is ``tgk_ID_SECRET``: a prefix that scanners for leaked secrets know, an id that may be shown, and 160 random
-bits. Only ``HMAC-SHA256(pepper, key)`` is stored, and the pepper is stored elsewhere. The key file alone therefore lets
-nobody send requests or test guesses.
+bits. Only its SHA-256 is stored. Nobody can compute or guess a key of so many random bits from it.
 
 The file is a JSON object::
 
     {"keys": [{"id": "…", "hash": "…", "tenant": "acme", "class": "default", "endpoints": ["*"],
-               "operations": ["infer", "metadata"], "expires": "2027-01-31T00:00:00Z", "revoked": "…"}],
-     "pepper": "…"}
+               "operations": ["infer", "metadata"], "expires": "2027-01-31T00:00:00Z", "revoked": "…"}]}
 
-``pepper`` names the pepper that the hashes were made with. A revoked key stays in the list, with the time. In the
-registry a key is one record, also when it is revoked; the later change counts. No stock tool writes it.
+A revoked key stays in the list, with the time. In the registry a key is one record, also when it is revoked; the later
+change counts. No stock tool writes it.
 
 Public: ``deploy`` may import it.
 """
@@ -22,7 +20,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import hmac
 import json
 import math
 import secrets
@@ -48,13 +45,11 @@ FILE_S: Final = 1.0
 """Seconds between two looks at a file."""
 _ID_BYTES: Final = 5
 _SECRET_BYTES: Final = 20
-_PEPPER_BYTES: Final = 32
-_MIN_PEPPER: Final = 16
 _MAX_KEY: Final = 200
 
 
 class BadKeys(ValueError):
-    """The key file or its pepper cannot be used; the message says why and contains no secret."""
+    """The keys cannot be used; the message says why and contains no secret."""
 
 
 def new_key() -> tuple[str, str]:
@@ -63,27 +58,9 @@ def new_key() -> tuple[str, str]:
     return f"{PREFIX}{name}_{_letters(secrets.token_bytes(_SECRET_BYTES))}", name
 
 
-def new_pepper() -> str:
-    """Return a new pepper in the form of its file."""
-    return f"{base64.b64encode(secrets.token_bytes(_PEPPER_BYTES)).decode()}\n"
-
-
-def read_pepper(raw: bytes) -> bytes:
-    """Return the pepper in a file's content. Raises ``BadKeys``."""
-    pepper = raw.strip()
-    if len(pepper) < _MIN_PEPPER:
-        raise BadKeys(f"the pepper has {len(pepper)} bytes and could be guessed: at least {_MIN_PEPPER} are needed")
-    return pepper
-
-
-def name_of(pepper: bytes) -> str:
-    """Return a name for a pepper that reveals nothing about it."""
-    return hmac.digest(pepper, b"the name of this pepper", hashlib.sha256).hex()[:12]
-
-
-def digest(pepper: bytes, key: bytes) -> bytes:
+def digest(key: bytes) -> bytes:
     """Return the hash of a key that is stored."""
-    return hmac.digest(pepper, key, "sha256")
+    return hashlib.sha256(key).digest()
 
 
 def is_key(text: bytes) -> bool:
@@ -125,14 +102,12 @@ class Key:
     created: str = ""
     by: str = ""
     note: str = ""
-    pepper: str = ""
-    """Name of the pepper it was hashed with; empty if that is said for a whole file, or unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the key in the form of the file."""
         found = {"id": self.id, "hash": self.hash, "tenant": self.tenant, "class": self.priority,
                  "endpoints": list(self.endpoints), "operations": list(self.operations)}  # fmt: skip
-        rest = ("expires", "revoked", "created", "by", "note", "pepper")
+        rest = ("expires", "revoked", "created", "by", "note")
         return found | {name: getattr(self, name) for name in rest if getattr(self, name)}
 
     def caller(self) -> Caller:
@@ -166,8 +141,16 @@ class Stored:
     certificates: Sequence[Certificate] = ()
     ended: Sequence[str] = ()
     quotas: Mapping[str, Limits] = field(default_factory=dict)
-    pepper: str = ""
-    """Name of the pepper of all keys; empty if each says its own."""
+
+    def known(self) -> Keys:
+        """Return the same for lookups."""
+        return Keys(
+            {bytes.fromhex(key.hash): key.caller() for key in self.keys},
+            frozenset(bytes.fromhex(key.hash) for key in self.keys if key.revoked),
+            certificates=tuple((one.name, one.caller()) for one in self.certificates),
+            ended=frozenset(self.ended),
+            quotas=self.quotas,
+        )
 
 
 _STORED: Final = TypeAdapter(Stored)
@@ -175,29 +158,23 @@ _STORED: Final = TypeAdapter(Stored)
 
 @dataclass(frozen=True, slots=True)
 class Keys(Known):
-    """Callers by the hashes of their keys, made with one pepper."""
+    """Callers by the hashes of their keys."""
 
-    pepper: bytes = b""
     callers: Mapping[bytes, Caller] = field(default_factory=dict)
     revoked: frozenset[bytes] = frozenset()
-    strange: int = 0
-    """Keys that were hashed with another pepper, so that nobody is known by them here."""
 
     def summary(self) -> str:
         """See ``Known.summary``."""
         parts = [f"{len(self.callers)} keys", f"{len(self.revoked)} of them revoked"]
         if self.certificates:
             parts.append(f"{len(self.certificates)} names of certificates")
-        if self.strange:
-            parts.append(f"{self.strange} of another pepper, which are of no use here")
         return ", ".join(parts)
 
     def find(self, shown: bytes, now: float) -> Caller | None:
         """See ``Known.find``."""
         if not is_key(shown):
             return None
-        # The lookup is by a hash that needs the pepper, so its duration reveals nothing about a key.
-        found = digest(self.pepper, shown)
+        found = digest(shown)
         caller = self.callers.get(found)
         if caller is None:
             return None
@@ -209,30 +186,30 @@ class Keys(Known):
 
 
 class KeyFile:
-    """A source of callers (``following.Source``): a key file and its pepper.
+    """A source of callers (``following.Source``): a key file.
 
     A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place and
     be read half-written. A file that cannot be used is reported, and read again until it can.
-
-    ``pepper``: the pepper's file; empty: ``NAME.pepper`` beside the keys.
     """
 
-    def __init__(self, path: str, pepper: str = "") -> None:
+    def __init__(self, path: str) -> None:
         self.path = Path(path)
-        self.pepper = Path(pepper or default_pepper(path))
-        self._seen: object = None
+        self._seen: bytes | None = None
         self.period = FILE_S
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
-        seen = pepper, content = _pepper_in(self.pepper), _content_of(self.path)
-        if seen == self._seen:
-            return None
         try:
-            found = usable(read_file(content)[1], pepper)
+            content = self.path.read_bytes()
+            if content == self._seen:
+                return None
+            found = read_file(content)[1].known()
+        except OSError as error:
+            made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
+            raise BadKeys(f"{self.path} cannot be read: {error.strerror}{made}") from error
         except BadKeys as error:
             raise BadKeys(f"{self.path} cannot be used: {error}") from error
-        self._seen = seen
+        self._seen = content
         return found
 
 
@@ -243,8 +220,7 @@ class RegistryKeys:
     is away.
     """
 
-    def __init__(self, pepper: str) -> None:
-        self._pepper = Path(pepper)
+    def __init__(self) -> None:
         self._task: ServingTask | None = None
         self._seen: object = None
         self.period = FILE_S
@@ -255,38 +231,17 @@ class RegistryKeys:
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
-        pepper, task = _pepper_in(self._pepper), self._task
+        task = self._task
         if task is None:
             return None
         if task.problem:
             raise BadKeys(task.problem)
-        seen = (task.records.get(KEY), pepper)
+        seen = (task.records.get(KEY),)
         if seen == self._seen:
             return None
-        found = usable(Stored(keys_in(task.records)), pepper)
+        found = Stored(keys_in(task.records)).known()
         self._seen = seen
         return found
-
-
-def default_pepper(path: str | Path) -> str:
-    """Return the default pepper file of a key file."""
-    return f"{path}.pepper"
-
-
-def _content_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
-        raise BadKeys(f"{path} cannot be read: {error.strerror}{made}") from error
-
-
-def _pepper_in(path: Path) -> bytes:
-    content = _content_of(path)
-    try:
-        return read_pepper(content)
-    except BadKeys as error:
-        raise BadKeys(f"{path} cannot be used: {error}") from error
 
 
 def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]:
@@ -327,23 +282,6 @@ def stored_in(content: Mapping[str, Any]) -> Stored:
     if len(set(names)) != len(names):
         raise BadKeys(f"two keys have the id {next(name for name in names if names.count(name) > 1)}")
     return found
-
-
-def usable(stored: Stored, pepper: bytes) -> Keys:
-    """Return the keys for lookups. Raises ``BadKeys`` if they were made with another pepper."""
-    named = stored.pepper
-    if stored.keys and named and named != name_of(pepper):
-        raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
-    usual = [key for key in stored.keys if key.pepper in ("", name_of(pepper))]
-    return Keys(
-        pepper,
-        {bytes.fromhex(key.hash): key.caller() for key in usual},
-        frozenset(bytes.fromhex(key.hash) for key in usual if key.revoked),
-        len(stored.keys) - len(usual),
-        certificates=tuple((one.name, one.caller()) for one in stored.certificates),
-        ended=frozenset(stored.ended),
-        quotas=stored.quotas,
-    )
 
 
 def seconds(text: str) -> float:

@@ -24,14 +24,9 @@ def sources_of(settings: Settings) -> dict[str, Source]:
     """Return the sources by name. Raises ``ValueError`` for settings that do not fit together."""
     found: dict[str, Source] = {}
     if settings.keys_file:
-        found["keys_file"] = KeyFile(settings.keys_file, settings.pepper_file)
+        found["keys_file"] = KeyFile(settings.keys_file)
     if settings.keys_from_registry:
-        if not settings.pepper_file:
-            raise ValueError(
-                "TRITON_GATEWAY_PEPPER_FILE is needed with TRITON_GATEWAY_KEYS_FROM_REGISTRY: give every gateway the "
-                "same file"
-            )
-        found["registry"] = RegistryKeys(settings.pepper_file)
+        found["registry"] = RegistryKeys()
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
         from gateway.callers.tokens import CLAIMS, SOURCE, Issuer, IssuerKeys

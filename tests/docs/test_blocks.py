@@ -95,7 +95,7 @@ def page(tmp_path: Path) -> Path:
     """A folder as a reader of the Kubernetes pages has it: the checkout, values, files that a Secret is made of."""
     (tmp_path / "k8s").symlink_to(ROOT / "k8s")
     (tmp_path / "values.yaml").write_text(YOURS)
-    for name in ("keys.json", "keys.json.pepper", "clearml.conf"):
+    for name in ("keys.json", "clearml.conf"):
         (tmp_path / name).write_text("{}")
     return tmp_path
 

@@ -84,7 +84,6 @@ class World:
         self.gateway = Gateway(
             Settings(
                 state_dir=folder / "gateway", poll_frequency="200ms", triton_grpc="fake:8001", keys_from_registry=True,
-                pepper_file=str(folder / "pepper"),
             ),
             registry=self.registries["gateway"], make_backend=lambda *_: self.backend,
         )  # fmt: skip
@@ -142,7 +141,7 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(clien
         person.ledger.write([stored(begun), asked("e", Request("second", "abort", "ann"))])
         weighted = person.task().sections["canary"]
         await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")
-        client.ours("keys", "create", "--registry", "--pepper-file", str(tmp_path / "pepper"), "--tenant", "a")
+        client.ours("keys", "create", "--registry", "--tenant", "a")
         cold = world.names()["e/1"]
         world.load_requests.make(cold)
         await world.until(lambda: cold in world.records("load_request"), "a load request")

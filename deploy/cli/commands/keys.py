@@ -30,26 +30,16 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
     @click.option("--registry", is_flag=True, help="Keep the keys beside the serving Task instead of in a file, so "
                   "that one command reaches every gateway.")  # fmt: skip
-    @click.option(
-        "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
-        show_envvar=True, help="File of the secret that keys are hashed with.  [default: the name of --file plus "
-        ".pepper]",
-    )  # fmt: skip
     @registry_options
     @functools.wraps(function)
-    def wrapped(
-        *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
-        open_registry: OpenRegistry, **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        if registry and pepper_file is None and function.__name__ == "create":  # the others only read or end keys
-            raise DeployError("keys in the registry need a pepper", hint="give the gateways' one with --pepper-file")
+    def wrapped(*args: Any, path: Path | None, registry: bool, open_registry: OpenRegistry, **kwargs: Any) -> Any:
         if registry:
-            return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
+            return function(*args, store=key_file.RegistryKeyStore(open_registry(), by=who()), **kwargs)
         if path is None:
             raise DeployError("the place of the keys is not given", hint="give --file keys.json, or --registry")
         if function.__name__ != "create" and not path.exists():
             raise DeployError(f"there is no file {path}", hint="`triton-gateway keys create` creates it")
-        return function(*args, store=key_file.KeyFileStore(path, pepper_file), **kwargs)
+        return function(*args, store=key_file.KeyFileStore(path), **kwargs)
 
     return wrapped
 
@@ -58,9 +48,8 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command() -> None:
     """Create, list and revoke API keys.
 
-    A key is shown once, when it is created. The file holds only a hash of it, made with a secret (the pepper) in a
-    file of its own. Mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed
-    file within two seconds.
+    A key is shown once, when it is created. The file holds only a hash of it. Mount it into the gateway and set
+    TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed file within two seconds.
 
     \b
     Examples:
@@ -68,7 +57,7 @@ def command() -> None:
       triton-gateway keys create --file keys.json --tenant prometheus --operations metrics
       triton-gateway keys list --file keys.json
       triton-gateway keys revoke --file keys.json abcd2345
-      triton-gateway keys create --registry --pepper-file pepper --tenant search-team
+      triton-gateway keys create --registry --tenant search-team
       curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
     """
 
@@ -100,13 +89,13 @@ def create(
 ) -> int:  # fmt: skip
     """Create a key and print it. It is never shown again."""
     now = time.time()
-    text, key = key_file.new_key(store, callers.Key(
+    text, key = key_file.new_key(callers.Key(
         "", "", tenant, priority, _several(endpoints, "--endpoints") or rights.ANYTHING,
         _several(operations, "--operations") or (rights.INFER, rights.METADATA), key_file.time_of(expires, now), "",
-        callers.written(now), who(), note, "",
+        callers.written(now), who(), note,
     ))  # fmt: skip
-    with store.editing() as stored:
-        stored.keys.append(key)
+    with store.editing() as keys:
+        keys.append(key)
     if as_json:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return 0
@@ -122,7 +111,7 @@ def create(
 def list_(store: key_file.KeyStore, as_json: bool) -> int:
     """List all keys: id, tenant, rights and expiry, but never the key itself."""
     now = time.time()
-    rows = [(key, key_file.state_of(key, now)) for key in store.read().keys]
+    rows = [(key, key_file.state_of(key, now)) for key in store.read()]
     if as_json:
         shown = [{**key.to_json(), "state": state} for key, state in rows]
         click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in shown], indent=1))
@@ -141,10 +130,10 @@ def list_(store: key_file.KeyStore, as_json: bool) -> int:
 @_store_options
 def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
     """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
-    with store.editing() as stored:
-        for place in (_place_of(stored.keys, key_id) for key_id in key_ids):
-            key = stored.keys[place]
-            stored.keys[place] = replace(key, revoked=key.revoked or callers.written(time.time()))
+    with store.editing() as keys:
+        for place in (_place_of(keys, key_id) for key_id in key_ids):
+            key = keys[place]
+            keys[place] = replace(key, revoked=key.revoked or callers.written(time.time()))
     click.echo(f"revoked: {', '.join(key_ids)}")
     return 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.__main__ import main, run
 from gateway.settings import Settings
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.callers.test_keys import written_file
 
 JWT = {"jwt_issuer": "https://i", "jwt_audience": "g"}
 KEYS = {"keys_file": "FOLDER/keys"}
@@ -32,9 +32,6 @@ STORE = "no address of a store"
         ({"tls": "FOLDER"}, "TRITON_GATEWAY_TLS is no folder with"),
         ({"keys_file": "FOLDER/none"}, "FOLDER/none"),
         ({"keys_file": "FOLDER/bad"}, "FOLDER/bad"),
-        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "FOLDER/none cannot be read"),
-        ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "FOLDER/bad cannot be used"),
-        ({"keys_from_registry": True}, "PEPPER_FILE is needed"),
         ({**JWT, "jwt_keys": ""}, "JWT_KEYS are needed"), ({**JWT, "jwt_keys": "ftp://h/jwks"}, "not an https address"),
         ({**JWT, "jwt_keys": "https://h/k", "jwt_claims": "tenat=org"}, "JWT_CLAIMS must"),
         *(({**KEYS, "quota_store": address}, said) for address, said in (
@@ -50,9 +47,7 @@ def test_access_settings_are_checked_before_anything_listens(
     """Local files and invalid addresses, without passwords. An issuer may be unreachable for a moment."""
     for name in ("bad", "tls.crt", "tls.key"):
         (tmp_path / name).write_text("{")
-    (tmp_path / "bad.pepper").write_text("p" * 40)
     (tmp_path / "keys").write_bytes(written_file())
-    (tmp_path / "keys.pepper").write_bytes(PEPPER)
     placed = {name: value.replace("FOLDER", str(tmp_path)) if isinstance(value, str) else value
               for name, value in fields.items()}  # fmt: skip
     assert 2 == run(Settings(port=0, state_dir=tmp_path / "state", **placed))

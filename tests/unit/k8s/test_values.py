@@ -54,8 +54,7 @@ PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "in
         # Prometheus' key, which is readable there, is not mounted beside the hashes.
         ({"gateway__keysSecret": '"gateway-keys"', "gateway__allowAnonymous": "false"},
          {GATEWAY: ['"TRITON_GATEWAY_KEYS_FILE", "value": "/callers/keys.json"', '"mountPath": "/callers"',
-                    '"secretName": "gateway-keys", "items": [{"key": "keys.json", "path": "keys.json"}, {"key": '
-                    '"keys.json.pepper", "path": "keys.json.pepper"}]'],
+                    '"secretName": "gateway-keys", "items": [{"key": "keys.json", "path": "keys.json"}]'],
           "ServiceMonitor/triton-gateway": ['"credentials": {"name": "gateway-keys", "key": "prometheus"}']}),
         ({"gateway__tls__secret": '"gateway-tls"'},
          {GATEWAY: ['"TRITON_GATEWAY_TLS", "value": "/tls"', '"mountPath": "/tls"', '"secretName": "gateway-tls"',

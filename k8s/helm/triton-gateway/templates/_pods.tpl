@@ -121,7 +121,7 @@ volumes:
   - name: callers
     secret:
       secretName: {{ $gateway.keysSecret }}
-      items: [{key: keys.json, path: keys.json}, {key: keys.json.pepper, path: keys.json.pepper}]
+      items: [{key: keys.json, path: keys.json}]
   {{- end }}
   {{- with $gateway.tls.secret }}
   - {name: tls, secret: {secretName: {{ . }}}}

@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from gateway.callers.access import ANONYMOUS, Access
-from gateway.callers.keys import Key, Keys, Stored, seconds, usable
+from gateway.callers.keys import Key, Stored, seconds
 from gateway.errors import NotAuthenticated
-from tests.unit.gateway.callers.test_keys import PEPPER, made
+from tests.unit.gateway.callers.test_keys import made
 
 
 class Known:
@@ -20,7 +20,7 @@ class Known:
         self.refused: list[str] = []
         self.key, self.kept = made(**fields)
         self.access = Access(count=self.refused.append, clock=lambda: self.now)
-        self.access.put("file", usable(Stored([self.kept]), PEPPER))
+        self.access.put("file", Stored([self.kept]).known())
 
     def ask(self, *, is_read: bool = False, **headers: str) -> str:
         """Return the tenant, or the reason of the refusal."""
@@ -64,17 +64,17 @@ def test_a_key_ends_at_its_expiry() -> None:
 
 def test_a_source_replaces_only_its_own_keys() -> None:
     """A revoked key is reported as revoked, a removed one as unknown; remembered ones too. The memory is limited."""
-    known, (other, kept) = Known(), made(b"q" * 32, tenant="other")
+    known, (other, kept) = Known(), made(tenant="other")
 
     def told() -> list[str]:
         return [known.ask(authorization=f"Bearer {key}") for key in (known.key, other)]
 
     for keys, answers in ([kept], ["acme", "other"]), ([], ["acme", "unknown_key"]):
-        known.access.put("registry", usable(Stored(keys), b"q" * 32))
+        known.access.put("registry", Stored(keys).known())
         assert [answers] * 2 == [told(), told()]
     revoked = Key(known.kept.id, known.kept.hash, "acme", revoked="2001-01-01")
     for keys, answer in ([revoked], "revoked"), ([], "unknown_key"), ([known.kept], "acme"):
-        known.access.put("file", usable(Stored(keys), PEPPER) if keys else Keys())
+        known.access.put("file", Stored(keys).known())
         assert answer == known.ask(authorization=f"Bearer {known.key}")
     for spaces in range(3_000):
         assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")

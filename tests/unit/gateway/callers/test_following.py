@@ -12,14 +12,13 @@ import pytest
 
 from deploy.cli import key_file
 from deploy.cli.key_file import RegistryKeyStore
-from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.following import Following
-from gateway.callers.keys import KEY, Key, KeyFile, RegistryKeys, name_of, records_of, written
+from gateway.callers.keys import KEY, Key, KeyFile, RegistryKeys, records_of, written
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record
 from tests.fakes import FakeRegistry
-from tests.unit.gateway.callers.test_keys import PEPPER, made, written_file
+from tests.unit.gateway.callers.test_keys import made, written_file
 from tests.waiting import LIMIT_S, soon
 
 
@@ -35,25 +34,23 @@ def answer(access: Access, text: str) -> str:
 
 
 class Mounted:
-    """Keys and pepper as Kubernetes mounts a Secret: file names behind a symbolic link that is swapped."""
+    """Keys as Kubernetes mounts a Secret: a file name behind a symbolic link that is swapped."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._count = root, 0
         self.source = KeyFile(str(root / "keys.json"))
         self.told: list[tuple[str, bool]] = []
         self.access = Access()
-        for name in ("keys.json", "keys.json.pepper"):
-            (root / name).symlink_to(Path("..data") / name)
+        (root / "keys.json").symlink_to(Path("..data") / "keys.json")
         self.following = Following(self.access, {"keys_file": self.source}, lambda *told: self.told.append(told))
 
-    def swap(self, raw: bytes | None, pepper: bytes = PEPPER) -> None:
+    def swap(self, raw: bytes | None) -> None:
         """Replace the content atomically; None for no file of keys."""
         self._count += 1
         folder = self._root / f"..{self._count}"
         folder.mkdir()
         if raw is not None:
             (folder / "keys.json").write_bytes(raw)
-        (folder / "keys.json.pepper").write_bytes(pepper)
         (self._root / "..new").symlink_to(folder.name)
         (self._root / "..new").replace(self._root / "..data")
 
@@ -68,21 +65,18 @@ class Mounted:
 
 
 async def test_the_last_good_state_of_a_file_stays(tmp_path: Path) -> None:
-    """Half written, with another pepper, or missing; then valid again. Before any good state, no key is accepted."""
+    """Half written or missing; then valid again. Before any good state, no key is accepted."""
     mounted, (first, one), (second, other) = Mounted(tmp_path), made(), made()
     mounted.swap(b"{")
     assert [False] == await mounted.knows(first)
     assert ("", None) == (mounted.status("known"), mounted.status("read"))
     mounted.swap(written_file(one))
     assert [True, False] == await mounted.knows(first, second)
-    whole = written_file(other, pepper=name_of(PEPPER))
+    whole = written_file(other)
     mounted.swap(whole)
     assert [False, True] == await mounted.knows(first, second)
-    for raw, pepper, why in (
-        (whole[:-20], PEPPER, "not JSON"), (whole, b"q" * 32, "made with the pepper"),
-        (None, PEPPER, "keys.json cannot be read"),
-    ):  # fmt: skip
-        mounted.swap(raw, pepper)
+    for raw, why in (whole[:-20], "not JSON"), (None, "keys.json cannot be read"):
+        mounted.swap(raw)
         assert [True] == await mounted.knows(second)
         assert ("keys_file", False) == mounted.told[-1]
         assert why in mounted.status("problem")
@@ -121,19 +115,15 @@ async def test_a_slow_source_delays_no_other(tmp_path: Path) -> None:
 class Fleet:
     """A registry, the command that writes to it, and two gateways."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.registry = FakeRegistry()
-        self.pepper = folder / "pepper"
-        self.pepper.write_bytes(PEPPER)
-        self.gateways = [Following(Access(), {"registry": RegistryKeys(str(self.pepper))}) for _ in range(2)]
-
-    def store(self) -> RegistryKeyStore:
-        return RegistryKeyStore(self.registry, self.pepper)
+        self.gateways = [Following(Access(), {"registry": RegistryKeys()}) for _ in range(2)]
+        self.store = RegistryKeyStore(self.registry)
 
     def create(self) -> str:
-        text, key = new_key_of(self.store())
-        with self.store().editing() as stored:
-            stored.keys.append(key)
+        text, key = a_new_key()
+        with self.store.editing() as keys:
+            keys.append(key)
         return text
 
     async def ask(self, text: str) -> list[str]:
@@ -147,15 +137,15 @@ class Fleet:
         return self.gateways[0].status()["registry"]
 
 
-def new_key_of(store: RegistryKeyStore) -> tuple[str, Key]:
+def a_new_key() -> tuple[str, Key]:
     """Return a key for everything, and its text."""
-    return key_file.new_key(store, Key("", "", "acme", created=written(1)))
+    return key_file.new_key(Key("", "", "acme", created=written(1)))
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
+def fleet() -> Fleet:
     """See the class."""
-    return Fleet(tmp_path)
+    return Fleet()
 
 
 async def test_a_change_in_the_registry_reaches_every_gateway_at_its_next_poll(fleet: Fleet) -> None:
@@ -171,8 +161,8 @@ async def test_a_change_in_the_registry_reaches_every_gateway_at_its_next_poll(f
     assert "cannot be read" in fleet.status()["problem"]
     assert ["acme"] * 2 == await fleet.ask(text)
     assert None is fleet.status()["problem"]
-    with fleet.store().editing() as stored:
-        stored.keys[0] = replace(stored.keys[0], revoked=written(2))
+    with fleet.store.editing() as keys:
+        keys[0] = replace(keys[0], revoked=written(2))
     assert ["revoked"] * 2 == await fleet.ask(text)
     fleet.registry.ledger.write([Record(KEY, "broken", {"hash": "x"})])
     assert ["revoked"] * 2 == await fleet.ask(text)
@@ -181,13 +171,11 @@ async def test_a_change_in_the_registry_reaches_every_gateway_at_its_next_poll(f
 
 async def test_keys_survive_a_restart_while_the_registry_is_away(make_stack: Any, tmp_path: Path) -> None:
     """As they were read last, revocations too; also those of a time when the rest of the Task could not be read."""
-    pepper = tmp_path / "pepper"
-    pepper.write_bytes(PEPPER)
-    stack = make_stack(keys_from_registry=True, pepper_file=str(pepper))
-    store = RegistryKeyStore(stack.registry, pepper)
-    made = [new_key_of(store) for _ in range(2)]
-    with store.editing() as stored:
-        stored.keys += [key for _, key in made]
+    stack = make_stack(keys_from_registry=True)
+    store = RegistryKeyStore(stack.registry)
+    made = [a_new_key() for _ in range(2)]
+    with store.editing() as keys:
+        keys += [key for _, key in made]
 
     async def answers(client: Any) -> list[int]:
         asked = [client.post("/serve/e", json={"text": "a"}, headers={"x-api-key": text}) for text, _ in made]
@@ -198,8 +186,8 @@ async def test_keys_survive_a_restart_while_the_registry_is_away(make_stack: Any
         await stack.served("e")
         assert [200, 200] == await answers(stack.client)
         stack.registry.sections["endpoints"] = "{"
-        with store.editing() as stored:
-            stored.keys = [replace(key, revoked=written(2)) if key.id == made[0][1].id else key for key in stored.keys]
+        with store.editing() as keys:
+            keys[:] = [replace(key, revoked=written(2)) if key.id == made[0][1].id else key for key in keys]
         await stack.until(lambda: answer(stack.gateway._callers.access, made[0][0]) == "revoked")
         [saved] = tmp_path.rglob("last-good.json")
         await stack.until(lambda: '"revoked"' in saved.read_text())
@@ -217,22 +205,3 @@ def test_only_changed_keys_are_written() -> None:
     old = [Key(name, "ab" * 32, "t") for name in ("a", "b")]
     new = [old[0], Key("b", "ab" * 32, "t", revoked=written(0)), Key("c", "cd" * 32, "t")]
     assert ["b", "c"] == [record.key for record in records_of(old, new)]
-
-
-async def test_all_gateways_share_one_pepper(fleet: Fleet) -> None:
-    """A key with another one would be listed and work nowhere: the command refuses it, gateways report it. The pepper
-    is not created anew while there are keys.
-    """
-    text = fleet.create()
-    assert ["acme"] * 2 == await fleet.ask(text)
-    fleet.pepper.write_bytes(b"another pepper, by mistake")
-    with pytest.raises(DeployError, match="another pepper"):
-        fleet.create()
-    assert ["unknown_key"] * 2 == await fleet.ask(text)
-    assert "1 of another pepper" in fleet.status()["known"]
-    fleet.pepper.unlink()
-    with pytest.raises(DeployError, match="pepper"):
-        fleet.store().pepper()
-    RegistryKeyStore(fleet.registry).read()
-    with pytest.raises(DeployError, match="a new key needs"):
-        new_key_of(RegistryKeyStore(fleet.registry))

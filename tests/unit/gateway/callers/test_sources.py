@@ -9,7 +9,7 @@ import pytest
 
 from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.settings import Settings
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.callers.test_keys import written_file
 
 ISSUER = {"jwt_issuer": "https://issuer.example/", "jwt_audience": "gateway", "jwt_keys": "https://h/k"}
 
@@ -17,14 +17,13 @@ ISSUER = {"jwt_issuer": "https://issuer.example/", "jwt_audience": "gateway", "j
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, Any]:
     """Settings of a gateway that knows callers."""
-    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
     (tmp_path / "keys.json").write_bytes(written_file())
     return {"keys_file": str(tmp_path / "keys.json")}
 
 
 def test_every_source_that_is_set_is_followed(keys: dict[str, Any]) -> None:
     """By its name in the metrics."""
-    settings = Settings(**keys, **ISSUER, keys_from_registry=True, pepper_file="p", jwt_claims="tenant=org")
+    settings = Settings(**keys, **ISSUER, keys_from_registry=True, jwt_claims="tenant=org")
     assert ["keys_file", "registry", "jwt"] == list(sources_of(settings))
 
 

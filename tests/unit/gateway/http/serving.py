@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.callers.keys import Key, digest, new_key
 from tests.core_client import listening
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.callers.test_keys import written_file
 from tests.waiting import LIMIT_S
 
 GOOD = b'{"text": "good"}'
@@ -27,12 +27,11 @@ def post(body: bytes = GOOD, path: str = "/serve/e", *headers: str) -> bytes:
 def made_key(tenant: str, **fields: Any) -> tuple[str, Key]:
     """Return a new key as its caller has it, and as a file has it."""
     text, name = new_key()
-    return text, Key(name, digest(PEPPER, text.encode()).hex(), tenant, **fields)
+    return text, Key(name, digest(text.encode()).hex(), tenant, **fields)
 
 
 def write_keys(folder: Path, *keys: Key, **fields: Any) -> Path:
     """Write a file of keys and certificates, in one step."""
-    folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
     new = folder / "new"
     new.write_bytes(written_file(*keys, **fields))
     return new.replace(folder / "keys.json")

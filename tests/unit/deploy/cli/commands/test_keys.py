@@ -51,7 +51,7 @@ def keyring(tmp_path: Path) -> Keyring:
 
 
 def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
-    """Only the key is on stdout; the files, which it makes, do not contain it, and only their owner can read them."""
+    """Only the key is on stdout; the file, which it makes, does not contain it, and only its owner can read it."""
     keyring.path = keyring.path.parent / "new" / "keys.json"
     result = keyring.run("create", "--tenant", "acme")
     key = result.stdout.strip()
@@ -60,8 +60,7 @@ def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
     assert "acme" == keyring.ask(key)
     for file in keyring.path.parent.iterdir():
         assert key not in file.read_text()
-    for name in ("keys.json", "keys.json.pepper"):
-        assert 0o600 == keyring.path.with_name(name).stat().st_mode & 0o777
+    assert 0o600 == keyring.path.stat().st_mode & 0o777
     assert key not in keyring.run("list").stdout
     assert not {"hash", "key"} & set(keyring.listed()[0])
 
@@ -117,8 +116,6 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
         (["create", "--tenant", ""], "tenant: "),
         (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
         (["revoke", "nobody"], "there is no key nobody"),
-        (["create", "--tenant", "a", "--pepper-file", "none"], "none: No such file"),
-        (["create", "--tenant", "a", "--pepper-file", "other"], "another pepper"),
         (["list", "--file", "none.json"], "there is no file none.json"),
         (["create", "--tenant", "b", "--file", "half.json"], "half.json cannot be used"),
     ],
@@ -127,11 +124,10 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     keyring: Keyring, arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Wrong words, a place that is not there, a file that is half written, another pepper: keys would stop working."""
+    """Wrong words, a place that is not there, a file that is half written: keys would stop working."""
     monkeypatch.chdir(tmp_path)
     keyring.create("--tenant", "a")
     (tmp_path / "half.json").write_text('{"keys": [')
-    (tmp_path / "other").write_text("x" * 40)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".lock"}
     place = [] if "--file" in arguments else ["--file", str(keyring.path)]
     assert 1 == main(["keys", *arguments, *place])
@@ -145,11 +141,9 @@ def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring:
     key = keyring.create("--tenant", "acme")
     real = tmp_path / "mounted"
     real.mkdir()
-    for name in ("keys.json", "keys.json.pepper"):
-        keyring.path.with_name(name).replace(real / name)
-        (real / name).chmod(0o640)
+    keyring.path.replace(real / "keys.json")
+    (real / "keys.json").chmod(0o640)
     keyring.path.symlink_to(real / "keys.json")
-    keyring.path.with_name("keys.json.pepper").symlink_to(real / "keys.json.pepper")
     keyring.run("revoke", key["id"])
     assert keyring.path.is_symlink()
     assert 0o640 == (real / "keys.json").stat().st_mode & 0o777
