@@ -313,6 +313,7 @@ class RpcAsk(Ask):
             (name.lower().encode(), value if isinstance(value, bytes) else str(value).encode("latin-1", "replace"))
             for name, value in context.invocation_metadata() or ()
         ]
+        self.by_name = dict(self.headers)
         self._server = server
         self._context = context
         self._request: Any = None

@@ -72,8 +72,9 @@ class Connection(asyncio.Protocol):
         """Requests that were sent ahead."""
         self._unparsed = 0
         """Bytes received since the parser last completed a part of a request."""
+        self._most_unparsed = 0
+        """The most that ``_unparsed`` was while these bytes were parsed: no head among them is longer."""
         self._is_in_head = False
-        self._head_bytes = self._head_lines = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._refusal: GatewayError | None = None
@@ -189,7 +190,7 @@ class Connection(asyncio.Protocol):
         if self._ignores_input:
             return
         before = self._current
-        self._unparsed += len(data)
+        self._unparsed = self._most_unparsed = self._unparsed + len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -227,7 +228,7 @@ class Connection(asyncio.Protocol):
                 # httptools would take what follows for the other protocol: a new parser reads the head without the
                 # offer, and what follows as HTTP/1.1.
                 method, version = self._parser.get_method(), self._parser.get_http_version().encode()
-                lines = b"".join([b"%b: %b\r\n" % line for line in self._headers])
+                lines = b"".join([b"%b: %b\r\n" % line for line in self._headers if line[0] != b"upgrade"])
                 self._parser = self._new_parser()
                 data = b"%b %b HTTP/%b\r\n%b\r\n%b" % (method, self._url, version, lines, data[stop.args[0] :])
             else:
@@ -257,32 +258,20 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a head."""
         self._is_in_head = True
-        self._head_bytes = self._head_lines = 0
         self._url = b""
         self._headers = []
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the address."""
-        self._head_bytes += len(url)
-        if self._head_bytes > self._limits.max_head_bytes:
-            raise self._too_large()
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; trailers after a chunked body are counted and dropped."""
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._limits.max_head_bytes:
-            raise self._too_large()
-        self._head_lines += 1
-        if self._head_lines > self._limits.max_headers:
-            limit = f"the request's head has more than {self._limits.max_headers} lines"
-            raise HeadTooLarge(limit, hint="send fewer headers")
+        """Add a header; trailers after a chunked body are dropped."""
         if self._is_in_head:
-            name = name.lower()
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise MalformedRequest("the only transfer-encoding that is read is chunked")
-            if name != b"upgrade":
-                self._headers.append((name, value))
+            self._headers.append((name.lower(), value))
+
+    def _head_bytes(self) -> int:
+        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"
@@ -290,7 +279,18 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Make the request, behind earlier ones of its connection."""
-        parser = self._parser
+        parser, headers, limits = self._parser, self._headers, self._limits
+        # Heads are rarely nearly as long as the limit, so their lines are not counted one by one.
+        if self._most_unparsed > limits.max_head_bytes and self._head_bytes() > limits.max_head_bytes:
+            raise self._too_large()
+        if len(headers) > limits.max_headers:
+            limit = f"the request's head has more than {limits.max_headers} lines"
+            raise HeadTooLarge(limit, hint="send fewer headers")
+        by_name = dict(headers)
+        if b"transfer-encoding" in by_name and any(
+            name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers
+        ):
+            raise MalformedRequest("the only transfer-encoding that is read is chunked")
         method = parser.get_method()
         if method == b"CONNECT":
             raise MethodNotAllowed(
@@ -307,7 +307,9 @@ class Connection(asyncio.Protocol):
             raise MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1")
         url = httptools.parse_url(self._url)
         path = url.path.decode("ascii")
-        exchange = Exchange(self, method.decode("ascii"), unquote(path), url.query or b"", self._headers)
+        if "%" in path:
+            path = unquote(path)
+        exchange = Exchange(self, method.decode("ascii"), path, url.query or b"", headers, by_name)
         exchange.is_http10 = version == "1.0"
         exchange.keep_alive = self._keeps_alive and not exchange.is_http10 and parser.should_keep_alive()
         if self._current is None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,18 +66,27 @@ class Exchange(Ask):
 
     can_stream = True
 
-    def __init__(self, connection: Connection, method: str, path: str, query: bytes, headers: Headers) -> None:
-        """``path``: without escapes. ``headers``: names in lower case, in the order in which they came."""
+    def __init__(
+        self,
+        connection: Connection,
+        method: str,
+        path: str,
+        query: bytes,
+        headers: Headers,
+        by_name: Mapping[bytes, bytes],
+    ) -> None:
+        """``path``: without escapes. ``headers``, ``by_name``: see ``Ask``."""
         super().__init__()
         self.connection = connection
         self.method = method
         self.path = path
         self.query = query
         self.headers = headers
+        self.by_name = by_name
         self.is_http10 = False
         self.keep_alive = True
         """Whether the connection goes on after this answer."""
-        self.expects_continue = any(name == b"expect" for name, _ in headers)
+        self.expects_continue = b"expect" in by_name
         """Whether the client waits for ``100 Continue`` before it sends the body."""
         self.is_whole = False
         """Whether the whole body was received."""

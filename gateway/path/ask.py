@@ -48,7 +48,7 @@ class Ask(Trace, Permit, Driven):
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case, in the order in which they came."""
         self.by_name: Mapping[bytes, bytes] = {}
-        """The headers by name."""
+        """The headers by name; of one that was sent twice the last."""
         self.call: Call | None = None
         """What is asked, once it was read."""
         self.with_version: Endpoint | None = None
@@ -74,8 +74,8 @@ class Ask(Trace, Permit, Driven):
         return ()
 
     def open(self) -> None:
-        """Read the request's ids from its ``headers``."""
-        self.by_name = headers = dict(self.headers)
+        """Read the request's ids from its headers."""
+        headers = self.by_name
         given = headers.get(b"x-request-id")
         self.request_id = (given is not None and clean_id(given)) or self.request_id or new_id()
         if b"traceparent" in headers and (parent := parse_traceparent(headers[b"traceparent"])):
