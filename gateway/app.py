@@ -363,9 +363,8 @@ class Gateway:
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
     async def _lately(self, curves_of: Sequence[str]) -> dict[str, Any]:
-        judged = await self._reports.judged()
-        found = await self.publisher.ask(Views.lately, judged.variables, curves_of)
-        return {**found, "compared": judged.compared, "accuracy": judged.accuracy, "lost": judged.lost}
+        found = await self.publisher.ask(Views.lately, curves_of)
+        return {**found, **(await self._reports.judged())._asdict()}
 
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:

@@ -21,9 +21,11 @@ from gateway.registry import reports
 from gateway.registry.ledger import Ledger, Records
 
 _EVERY_S: Final = 15.0
-_JUDGED_S: Final = 3 * 3600.0
-"""What the controller has found counts for so long; it is written anew every hour."""
-_FOUND: Final = ("days", "visible", "since", "state")
+_JUDGED_S: Final = 3600.0
+"""What the controller has found counts for so long; it is written anew every five minutes."""
+_FOUND: Final = (
+    "version", "variable", "bins", "counts", "reference", "n", "days", "visible", "since", "state",
+)  # fmt: skip
 """What is shown of a judged variable; its record also names the reference."""
 _LOST_S: Final = 86400.0
 """How long a lost endpoint is shown: it may have been removed on purpose."""
@@ -32,8 +34,8 @@ _LOST_S: Final = 86400.0
 class Judged(NamedTuple):
     """What the controller has found over all gateways, as plain values."""
 
-    variables: dict[tuple[str, ...], Mapping[str, Any]]
-    """By endpoint, version and variable: evidence of drift."""
+    drift: list[Mapping[str, Any]]
+    """Variables that have a reference: their bins in about the last hour and in the reference, and the evidence."""
     compared: list[Mapping[str, Any]]
     """Canaries beside stable versions."""
     accuracy: list[Mapping[str, Any]]
@@ -63,7 +65,7 @@ class Reports:
     async def judged(self) -> Judged:
         """Return what the controller has found, as ``deploy.controller.drift`` records it. Never raises."""
         await self._look()
-        found = Judged({}, [], [], [])
+        found = Judged([], [], [], [])
         for endpoint, value in self._records.get("leader", {}).get("lost", {}).items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _LOST_S:
@@ -71,11 +73,8 @@ class Reports:
         for endpoint, value in self._records.get("judged", {}).items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _JUDGED_S:
-                    for one in value["variables"]:
-                        key = endpoint, str(one["version"]), str(one["variable"])
-                        found.variables[key] = {
-                            **{name: one[name] for name in _FOUND}, "alarm_days": value["alarm_days"],
-                        }  # fmt: skip
+                    of = {"endpoint": endpoint, "alarm_days": value["alarm_days"]}
+                    found.drift.extend({**of, **{name: one[name] for name in _FOUND}} for one in value["variables"])
                     found.compared.extend({"endpoint": endpoint, **one} for one in value["compared"])
                     found.accuracy.extend({"endpoint": endpoint, **one} for one in value["accuracy"])
         return found

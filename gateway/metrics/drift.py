@@ -55,8 +55,6 @@ Bins = Mapping[str, float]
 """How often a variable had a value of each bin, by name. Of a number a bin is named by its upper bound (inclusive, as
 ``le``), the last is ``+Inf``; of categories by its value, and there is ``other``. Both kinds have ``missing``.
 """
-Counts = dict[tuple[str, str, str], dict[str, float]]
-"""Endpoint, version and variable → ``Bins`` of all its values."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 

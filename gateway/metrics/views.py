@@ -8,25 +8,20 @@ a restart there are none, and what is longer than an hour is Prometheus' work.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from gateway.metrics import catalog, exposition
-from gateway.metrics.accumulator import Gauge, Histogram, Snapshot, Value
-from gateway.metrics.drift import MISSING, Counts, beside, bin_of, in_order
+from gateway.metrics.accumulator import Histogram, Snapshot, Value
 from gateway.trace import CANARY, FALLBACK, STAGES
 
 STEP_S: Final = 15.0
 _STEPS: Final = 4
 _POINTS: Final = 240
-BINS_S: Final = 3600.0
-"""The time over which bins are shown: that of the controller's metrics."""
-_BINS_STEP_S: Final = 300.0
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _CURVES: Final = ("rate", "failed", *QUANTILES, *STAGES)
 
@@ -37,9 +32,6 @@ _OF_REQUESTS: Final = frozenset(
         catalog.BATCH_ROWS,
     )
 )  # fmt: skip
-_OF_VARIABLES: Final = frozenset(
-    metric.name for metric in (catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.VARIABLE_SCALAR)
-)
 _TIMED: Final = {
     "success": catalog.REQUEST_SECONDS.name, "queue": "queue", "compute_input": "prepare", "compute_infer": "infer",
     "compute_output": "finish",
@@ -47,8 +39,6 @@ _TIMED: Final = {
 """Times of the protocol's statistics, and whose sums they are."""
 _Point = tuple[float | None, ...]
 """The values of ``_CURVES``: per second, a share, seconds."""
-Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
-"""Endpoint, version and variable → what the controller has found of it (``registry.judged``)."""
 
 
 @dataclass(slots=True)
@@ -111,7 +101,6 @@ class Views:
         self._clock = clock
         self._seen: deque[tuple[float, Snapshot]] = deque(maxlen=_STEPS + 1)
         self._points: deque[tuple[float, dict[tuple[str, ...], _Point]]] = deque(maxlen=_POINTS)
-        self._bins_seen: deque[tuple[float, Counts]] = deque()
 
     def metrics(self, snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
         """Return the text of ``/metrics`` in the form that ``accept`` asks for, and its content type."""
@@ -124,11 +113,10 @@ class Views:
         """
         return [_row(version, seen) for version, seen in sorted(between({}, snapshot, 2).items()) if version[0]]
 
-    def lately(self, snapshot: Snapshot, judged: Judged, endpoints: Sequence[str]) -> dict[str, Any]:
-        """Return ``last_minute``, ``drift`` and the ``curves`` of ``endpoints`` for ``/v1/status``."""
+    def lately(self, snapshot: Snapshot, endpoints: Sequence[str]) -> dict[str, Any]:
+        """Return ``last_minute`` and the ``curves`` of ``endpoints`` for ``/v1/status``."""
         return {
-            "last_minute": self._last_minute(snapshot), "drift": self._drift(snapshot, judged),
-            "curves": {name: self._curves(name) for name in endpoints},
+            "last_minute": self._last_minute(snapshot), "curves": {name: self._curves(name) for name in endpoints},
         }  # fmt: skip
 
     def sample(self, snapshot: Snapshot) -> None:
@@ -140,10 +128,6 @@ class Views:
             points = {of: self._point(seen, (now - began) or 1.0) for of, seen in versions.items() if seen.asked}
             self._points.append((now, points))
         self._seen.append((now, snapshot))
-        if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
-            self._bins_seen.append((now, _variables(snapshot, references(snapshot))))
-            while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
-                self._bins_seen.popleft()
 
     def _last_minute(self, snapshot: Snapshot) -> list[dict[str, Any]]:
         """Return each version on each route that had requests in the last minute, by endpoint, version and route.
@@ -193,24 +177,6 @@ class Views:
             found.append({"version": version, "ago": [round(now - at, 1) for at, _ in self._points], **columns})
         return found
 
-    def _drift(self, snapshot: Snapshot, judged: Judged) -> list[dict[str, Any]]:
-        """Return each variable that has a reference: its bins over the last hour, and what the controller has found."""
-        in_use = references(snapshot)
-        found = []
-        for key, now in sorted(_variables(snapshot, in_use).items()):
-            before = next((seen[key] for _, seen in self._bins_seen if key in seen), now)
-            grown = {name: count - before.get(name, 0.0) for name, count in now.items()}
-            if min(grown.values()) < 0:  # it was counted anew: with other words, or in other bins
-                grown = now
-            bins, then, counts = beside(in_use[key], grown)
-            endpoint, version, variable = key
-            found.append({
-                "endpoint": endpoint, "version": version, "variable": variable, "bins": bins,
-                "reference": then.tolist(), "counts": counts.tolist(), "n": float(counts.sum()),
-                "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
-            })  # fmt: skip
-        return found
-
     def _point(self, seen: Seen, seconds: float) -> _Point:
         values = (
             seen.asked / seconds, sum(seen.failures(self._failures).values()), *seen.quantiles().values(),
@@ -236,34 +202,6 @@ def _row(served: tuple[str, ...], seen: Seen) -> dict[str, Any]:
         },
         "batch_stats": [],
     }
-
-
-def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> Counts:
-    """Return the counts of variables by bin."""
-    found: Counts = {key: {MISSING: 0.0} for key in wanted}
-    for (name, labels), value in snapshot.items():
-        if name not in _OF_VARIABLES:
-            continue
-        endpoint, version, variable, *more = labels
-        if (of := found.get((endpoint, version, variable))) is None:
-            continue
-        if isinstance(value, Histogram):
-            of |= dict(zip(map(bin_of, (*value.bounds, math.inf)), value.read()[0], strict=True))
-        elif isinstance(value, float):
-            bin_name = more[0] if name == catalog.VARIABLE_ENUM.name else MISSING
-            of[bin_name] = of.get(bin_name, 0.0) + value
-    return found
-
-
-def references(snapshot: Snapshot) -> Counts:
-    """Return the references in use, by endpoint, version and variable."""
-    found: Counts = {}
-    for (name, labels), count in snapshot.items():
-        # NaN if it is gone.
-        if name == catalog.DRIFT_REFERENCE.name and isinstance(count, Gauge) and count.value >= 0:
-            endpoint, version, variable, bin_name = labels
-            found.setdefault((endpoint, version, variable), {})[bin_name] = count.value
-    return {key: in_order(bins) for key, bins in found.items()}
 
 
 def between(before: Snapshot, now: Snapshot, width: int) -> dict[tuple[str, ...], Seen]:

@@ -111,15 +111,15 @@ def _write(
 
 @command.command()
 @gateway_options
-@click.option("--endpoint", help="Report on this NAME or NAME/VERSION only.  [default: all that have a reference]")
+@click.option("--endpoint", help="Report on this NAME or NAME/VERSION only.  [default: all that are judged]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def report(gateway: str, endpoint: str | None, as_json: bool) -> int:
-    """Show each variable that has a reference: what a gateway counted in the last hour, and the controller's verdict.
+    """Show each variable that the controller judges: what all gateways counted in about the last hour, and its verdict.
 
     EVIDENCE: chance alone gives this much or more at most once in so many days. STATE: `drift` (the endpoint's mean
-    evidence is 30 or more, and this variable's as well), `moved` (only this variable's), `steady`, `too few` (a share
-    of one half would have to move further than VISIBLE says), or `not judged` (there is no controller). MOVED: the
-    bins whose share in the last hour differs most from the reference's.
+    evidence is 30 or more, and this variable's as well), `moved` (only this variable's), `steady`, or `too few` (a
+    share of one half would have to move further than VISIBLE says). MOVED: the bins whose share in the last hour
+    differs most from the reference's.
 
     The exit code is 3 if something has drifted, else 0.
 
@@ -132,17 +132,18 @@ def report(gateway: str, endpoint: str | None, as_json: bool) -> int:
     rows = [row for row in every if _is_of(row["endpoint"], row["version"], endpoint)]
     if every and not rows:
         known = ", ".join(sorted({_url(row["endpoint"], row["version"]) for row in every}))
-        raise DeployError(f"no variable of {endpoint} has a reference", hint=f"there are references for {known}")
+        raise DeployError(f"no variable of {endpoint} is judged", hint=f"variables of {known} are")
     if as_json:
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
     elif not rows:
-        click.echo("no variable has a reference; make one with `triton-gateway drift capture`", err=True)
+        click.echo(
+            "nothing is judged: that takes a controller, and a reference (`triton-gateway drift capture`)", err=True
+        )
     else:
         head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "VISIBLE", "MOVED", "STATE"]
         shown = [
-            [row["endpoint"], row["version"] or "-", row["variable"], f"{row['n']:.0f}", _shown(row["days"], ",.1f"),
-             _shown(row["visible"], ".1%"),
-             _moved(row), row["state"]]
+            [row["endpoint"], row["version"] or "-", row["variable"], f"{row['n']:.0f}", f"{row['days']:,.1f}",
+             f"{row['visible']:.1%}", _moved(row), row["state"]]
             for row in rows
         ]  # fmt: skip
         for line in table(head, shown):
@@ -156,10 +157,6 @@ def _moved(row: Mapping[str, Any]) -> str:
           for name, count, then in zip(row["bins"], row["counts"], row["reference"], strict=True)}  # fmt: skip
     most = [name for name in sorted(by, key=lambda name: -abs(by[name])) if row["n"] and abs(by[name]) >= 0.01][:3]
     return ", ".join(f"{name} {by[name]:+.1%}" for name in most) or "-"
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _read(gateway: str) -> Numbers:

@@ -2,7 +2,7 @@
 
 One record per endpoint, beside what model syncs report: gateways read it for their page and `/v1/status`, and the next
 controller continues from it. It is written when a verdict changes or labels have come, at most once a minute, and
-once an hour.
+every five minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALARM_DAYS: Final = drift.ALARM_DAYS
 log = logging.getLogger("triton_gateway.controller")
 
 EVERY_S: Final = 15.0
-_RECORDED_S: Final = 3600.0
+_RECORDED_S: Final = 300.0
 _CHANGED_S: Final = 60.0
 """Least time between two records of an endpoint: labels may come with every look."""
 _FORGOTTEN_S: Final = 90 * 86400.0
@@ -104,7 +104,7 @@ class Judging:
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
         values = _values(found, pairs, self._labels, now)
-        self._show(_families(found, values))
+        self._show(_families(values))
         self._record(values)
 
     def _judged(self, now: float, news: Numbers, begun: dict[tuple[Key, str], Judged]) -> dict[Key, Variable]:
@@ -163,11 +163,12 @@ def _values(
         lambda: {"at": round(now), "alarm_days": ALARM_DAYS, "variables": [], "compared": [], "accuracy": []}
     )
     for (endpoint, version, name), variable in found.items():
-        one = variable.last
+        one, (bins, then, counts) = variable.last, variable.shares()
         values[endpoint]["variables"].append({
-            "version": version, "variable": name, "reference": references.name_of(variable.reference),
-            "days": round(one.days, 3), "visible": round(one.visible, 4), "since": round(one.since),
-            "state": state(one, means[endpoint]),
+            "version": version, "variable": name, "name": references.name_of(variable.reference),
+            "bins": bins, "reference": then.round(5).tolist(), "counts": counts.round(1).tolist(),
+            "n": round(counts.sum(), 1), "days": round(one.days, 3), "visible": round(one.visible, 4),
+            "since": round(one.since), "state": state(one, means[endpoint]),
         })  # fmt: skip
     for pair, sentences in pairs.items():
         told = {"version": pair.canary, "beside": pair.stable, "sentences": dict(sentences)}
@@ -187,24 +188,23 @@ def read(records: Records) -> tuple[dict[tuple[Key, str], Judged], dict[tuple[st
             for one in value["variables"]:
                 key = endpoint, str(one["version"]), str(one["variable"])
                 last = Judged(float(one["days"]), float(one["visible"]), float(one["since"]))
-                begun[key, str(one["reference"])] = last
+                begun[key, str(one["name"])] = last
             for one in value["accuracy"]:
                 known = Labels(float(one["right"]), float(one["labels"]), float(one["at"]))
                 labels[endpoint, str(one["version"])] = known
     return begun, labels
 
 
-def _families(found: Mapping[Key, Variable], values: Mapping[str, Mapping[str, Any]]) -> Families:
-    """Return the metrics of what the records (``values``) say, and the shares beside the references."""
+def _families(values: Mapping[str, Mapping[str, Any]]) -> Families:
+    """Return the metrics of what the records (``values``) say."""
     variables = {(endpoint, one["version"], one["variable"]): one
                  for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
     shares: dict[tuple[str, ...], float] = {}
-    for key, variable in found.items():
-        bins, then, counts = variable.shares()
-        if not counts.any():
+    for key, one in variables.items():
+        if not one["n"]:
             continue
-        for of_it, some in (("now", counts / counts.sum()), ("reference", then)):
-            shares |= {(*key, name, of_it): share for name, share in zip(bins, some.tolist(), strict=True)}
+        for of_it, some in (("now", [count / one["n"] for count in one["counts"]]), ("reference", one["reference"])):
+            shares |= {(*key, name, of_it): share for name, share in zip(one["bins"], some, strict=True)}
     return {
         catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
         catalog.DRIFT_SHARE: shares,

@@ -359,7 +359,6 @@ function short(name, wide) {
 
 // The evidence, the alarm threshold, and the smallest visible change.
 function evidence(one) {
-  if (one.days === null) return 'not judged: there is no controller, no text yet, or the reference is too small';
   const days = one.days < 1 ? 'less than a day' : one.days < 10000 ? whole(one.days) + ' days' : 'more than 10,000 days';
   return 'chance alone: at most once in ' + days + ' (alarm from ' + one.alarm_days + ' on, endpoint)'
     + (CHANGED.includes(one.state) ? ' · since ' + moment(one.since).slice(0, 16) + ' UTC' : '')

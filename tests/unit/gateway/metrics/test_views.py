@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.views import STEP_S, Judged, Views
+from gateway.metrics.views import STEP_S, Views
 
 
 class Gateway:
@@ -34,9 +33,9 @@ class Gateway:
             self.numbers.distribution(catalog.REQUEST_SECONDS, *of).observe([ms / 1000] * times)
             self.numbers.distribution(catalog.STAGE_SECONDS, *of, "infer").observe([ms / 2000] * times)
 
-    def lately(self, judged: Judged | None = None) -> dict[str, Any]:
+    def lately(self) -> dict[str, Any]:
         """Return what is shown of the last minute and hour."""
-        return self.views.lately(self.numbers.snapshot(), judged or {}, ("e", "late", "nobody"))
+        return self.views.lately(self.numbers.snapshot(), ("e", "late", "nobody"))
 
     def rows(self, now: float) -> list[dict[str, Any]]:
         """Return the rows of the last minute."""
@@ -86,40 +85,6 @@ def test_counts_older_than_a_minute_are_dropped() -> None:
     for now in range(15, 80, 15):
         gateway.at(float(now))
     assert [] == gateway.rows(80.0)
-
-
-def test_the_last_hour_is_compared_with_the_reference_that_there_is_now() -> None:
-    """With what the controller has found. What was counted before a variable had a reference is not shown, nor what was
-    counted in other bins.
-    """
-    gateway, of = Gateway(), ("e", "1", "animal")
-    bound = 5.0
-
-    def accept(**bins: Mapping[str, float]) -> None:
-        shown = {("e", "1", name, of): count for name, one in bins.items() for of, count in one.items()}
-        gateway.numbers.show(catalog.DRIFT_REFERENCE, shown)
-
-    def see(cats: int, dogs: int) -> list[dict[str, Any]]:
-        for animal, count in (("cat", cats), ("dog", dogs)):
-            gateway.numbers.count(catalog.VARIABLE_ENUM, *of, animal).value += count
-        x = gateway.numbers.distribution(catalog.VARIABLE_SCALAR, "e", "1", "x", bounds=(bound,))
-        x.observe([1.0] * (cats + dogs))
-        found: list[dict[str, Any]] = gateway.lately({of: {"days": 9.0, "state": "drift"}})["drift"]
-        return found
-
-    assert [] == see(70, 70)
-    numbers = {"5": 9.0, "+Inf": 0.0, "missing": 0.0}
-    accept(animal={"cat": 5, "dog": 5, "other": 0, "missing": 0}, x=numbers)
-    gateway.at(300.0)
-    animal, x = see(90, 10)
-    assert ("drift", 9.0, 100, [90, 10, 0, 0]) == tuple(animal[k] for k in ("state", "days", "n", "counts"))
-    assert ("not judged", None, [100, 0, 0]) == tuple(x[k] for k in ("state", "days", "counts"))
-    bound = 2.0
-    accept(animal={"dog": 9, "other": 0, "missing": 0}, x={"2": 9.0, "+Inf": 0.0, "missing": 0.0})
-    assert [[11, 90, 0, 0], [1, 0, 0]] == [one["counts"] for one in see(0, 1)]
-    bound = 5.0
-    accept(x=numbers)
-    assert [[1, 0, 0]] == [one["counts"] for one in see(0, 1)]
 
 
 def test_a_point_is_the_difference_between_two_looks() -> None:

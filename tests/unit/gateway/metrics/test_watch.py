@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import declared
-from gateway.metrics.drift import Reference
+from gateway.metrics.drift import Reference, encode
 from gateway.metrics.observer import Observer
 from gateway.metrics.watch import Served
 from gateway.spec import MetricSpec, MetricVariable
@@ -290,6 +290,10 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
     assert {"url": "t", "words": [], "mean": []} == learned
     assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
+    file = stack.settings.state_dir / "references" / "t.json"
+    file.parent.mkdir()
+    file.write_text(encode(Reference({"top_score": {"1": 3.0, "+Inf": 0.0}})))  # it is read at the next poll
+    await shown(stack, "drift_reference_observations{top_score,1}", 3)
 
 
 async def test_an_invalid_declaration_is_reported_and_affects_nothing_else(stack: Any) -> None:

@@ -114,21 +114,21 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def test_report_shows_what_the_controller_has_found(served: Served) -> None:
-    """Of one endpoint if it is named; an endpoint without a reference is an error, not "no drift"."""
+    """Of one endpoint if it is named; an endpoint that is not judged is an error, not "no drift"."""
     answers, url = served
     answers["/v1/status"] = {"drift": []}
-    assert "no variable has a reference" in run("report", "--url", url).stderr
-    other = row(endpoint="f", version="", days=None, visible=None, n=0, state="not judged")
+    assert "nothing is judged" in run("report", "--url", url).stderr
+    other = row(endpoint="f", version="", n=0, counts=[0] * 5, state="too few")
     answers["/v1/status"] = {"drift": [row(), other]}
     for named in ("e", "e/1", "/e/1/"):
         done = run("report", "--url", url, "--endpoint", named)
         assert 0 == done.return_value
         assert ["e", "1", "a", "200", "1,234.5", "5.1%", "cat", "-50.0%,", "dog", "+30.0%,", "eel", "+15.0%",
                 "steady"] == done.stdout.splitlines()[-1].split()  # fmt: skip
-    assert ["f", "-", "a", "0", "-", "-", "-", "not", "judged"] == run("report", "--url", url).stdout.split()[-9:]
-    with pytest.raises(DeployError, match="no variable of other has a reference") as caught:
+    assert ["f", "-", "a", "0", "1,234.5", "5.1%", "-", "too", "few"] == run("report", "--url", url).stdout.split()[-9:]
+    with pytest.raises(DeployError, match="no variable of other is judged") as caught:
         run("report", "--url", url, "--endpoint", "other")
-    assert "there are references for e/1, f" == caught.value.hint
+    assert "variables of e/1, f are" == caught.value.hint
 
 
 def test_a_program_learns_of_drift_by_the_exit_code(served: Served) -> None:
