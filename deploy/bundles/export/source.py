@@ -71,7 +71,7 @@ def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transfo
         fetched = _from_registry(given, scratch / "fetched") if is_id(given) else hub.fetch(given)
         known = recognise(str(fetched), task=task)
     if known.kind != "transformers" or known.path is None:
-        raise ExportFailed(f"{given} needs no export", hint="give it to `triton-gateway deploy`")
+        raise ExportFailed(f"{given} needs no export", hint="give its files to `triton-gateway deploy`")
     folder = origin = known.path.resolve()
     custom_code.check(folder)
     refuse_generation(known.config, given)
