@@ -35,7 +35,6 @@ from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
 from gateway.callers.siblings import follow_siblings
 from gateway.callers.sources import shared_quotas_of, sources_of
-from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookBuilder
 from gateway.control.load_requests import LoadRequests
@@ -210,7 +209,7 @@ class Gateway:
             return None
         access = Access(
             allows_anonymous=settings.allow_anonymous, count=partial(self.observer.count, catalog.REFUSED_CALLERS),
-            over=self.observer.over_quota,
+            over=self.observer.over_quota, used=self.observer.used,
         )  # fmt: skip
         return FollowingCallers(
             access, sources_of(settings),
@@ -277,7 +276,7 @@ class Gateway:
         if self._callers is not None:
             await self._callers.look()
             background.append(asyncio.create_task(self._callers.run()))
-            self.plane.subscribe(Usage(self.observer.used).finished)
+            self.plane.subscribe(self._callers.access.ended)
             shared = self._callers.access.shared_quotas = shared_quotas_of(
                 settings, lambda address, is_good: self.observer.publish(catalog.QUOTA_STORE, is_good, address)
             )
@@ -359,7 +358,7 @@ class Gateway:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
         if self._callers is not None:
-            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
+            found |= {"callers": self._callers.status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
     async def _lately(self, curves_of: Sequence[str]) -> dict[str, Any]:

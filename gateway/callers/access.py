@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.callers.quotas import Limits, Quota, Quotas
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.errors import NotAuthenticated, NotPermitted
+from gateway.trace import Trace
 
 if TYPE_CHECKING:
     from gateway.callers.shared_quotas import SharedQuotas  # its library is an extra
@@ -64,8 +65,9 @@ class Known:
 class Access:
     """Authenticates callers and checks their rights. One per event loop.
 
-    ``count(reason)`` is called for each refusal, ``over(tenant, reason)`` for each request over a quota. ``clock``
-    returns Unix seconds.
+    ``count(reason)`` is called for each refusal, ``over(tenant, reason)`` for each request over a quota, and
+    ``used(tenant, endpoint, tokens in, tokens out)`` for each that was answered, whole or in part. ``clock`` returns
+    Unix seconds.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class Access:
         allows_anonymous: bool = False,
         count: Callable[[str], None] = lambda _reason: None,
         over: Callable[[str, str], None] = lambda _tenant, _reason: None,
+        used: Callable[[str, str, int, int], None] = lambda *_: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._allows_anonymous = allows_anonymous
         self._count = count
+        self._used = used
         self._clock = clock
         self.quotas = Quotas(over)
         self.shared_quotas: SharedQuotas | None = None
@@ -154,10 +158,17 @@ class Access:
         """Return the quota of the caller's tenant in this worker; None if it has no limits."""
         return self.quotas.of(caller.tenant, time.monotonic()) if self._has_quotas else None
 
-    def quota_status(self) -> dict[str, Any]:
-        """Return limits, this worker's share of them, and the state of their store if there is one, for the status."""
-        shared = self.shared_quotas
-        return self.quotas.status() | ({} if shared is None else {"store": shared.status()})
+    def ended(self, trace: Trace) -> None:
+        """Settle the quota of a request that has ended, and count its tokens; a listener of the data plane."""
+        caller = trace.caller
+        if type(caller) is not Caller:
+            return
+        tokens, generated = trace.tokens, trace.generated_tokens
+        if trace.charged:
+            trace.quota.settle(trace.charged, tokens + generated)
+            trace.charged = 0
+        if trace.outcome == "ok" or generated:  # an interrupted stream counts for what it sent
+            self._used(caller.tenant, trace.endpoint, tokens, generated)
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
         """Raise ``NotPermitted``, and count it, unless ``caller`` may do this; see ``Caller.require``."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
@@ -161,19 +161,20 @@ class Quotas:
     def __init__(self, over: Callable[[str, str], None] = lambda _tenant, _reason: None) -> None:
         self._over = over
         self._limits: Mapping[str, Limits] = {}
-        self._share = 1.0
+        self.share = 1.0
+        """This worker's share of every limit."""
         self._quotas: dict[str, Quota] = {}
 
     def configure(self, limits: Mapping[str, Limits] | None = None, share: float | None = None) -> None:
         """Change limits or share; what was used stays used. None leaves one as it is."""
         self._limits = self._limits if limits is None else limits
-        self._share = self._share if share is None else share
+        self.share = self.share if share is None else share
         for tenant, quota in list(self._quotas.items()):
             wanted = self._limits_of(tenant)
             if wanted is None:
                 del self._quotas[tenant]
             else:
-                quota.change(wanted, self._share)  # the same object: requests in flight settle with it
+                quota.change(wanted, self.share)  # the same object: requests in flight settle with it
 
     def of(self, tenant: str, now: float) -> Quota | None:
         """Return the quota of ``tenant`` in this worker; None if it has no limits."""
@@ -184,12 +185,8 @@ class Quotas:
                 return None
             if len(self._quotas) >= _MAX_TENANTS:  # tokens may name any number of tenants: drop the oldest
                 del self._quotas[next(iter(self._quotas))]
-            found = self._quotas[tenant] = Quota(tenant, limits, self._share, now, self._over)
+            found = self._quotas[tenant] = Quota(tenant, limits, self.share, now, self._over)
         return found
-
-    def status(self) -> dict[str, Any]:
-        """Return the limits and this worker's share of them, for the status."""
-        return {"tenants": sorted(self._limits), "share": round(self._share, 6)}
 
     def _limits_of(self, tenant: str) -> Limits | None:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)

@@ -22,7 +22,6 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
-from gateway.callers.keys import written
 from gateway.callers.quotas import REQUESTS, TOKENS, Quota, estimate_of, seconds_of
 
 _log = logging.getLogger("triton_gateway.callers")
@@ -90,7 +89,7 @@ class SharedQuotas:
         self, url: str, password_file: str = "", report: Callable[[str, bool], None] = lambda _address, _is_good: None
     ) -> None:  # fmt: skip
         parts = urlsplit(url)
-        self._address = f"{parts.hostname}:{parts.port or 6379}"
+        self.address = f"{parts.hostname}:{parts.port or 6379}"
         scheme = _SCHEMES.get(parts.scheme, parts.scheme)
         options: dict[str, Any] = {}
         if password_file:
@@ -103,8 +102,8 @@ class SharedQuotas:
         self._script = self._client.register_script(SCRIPT)
         self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._report = report
-        self._is_good: bool | None = None
-        self._problem, self._since = "", time.time()
+        self.is_good: bool | None = None
+        """Whether the store is in use; None before the first answer."""
 
     async def admit(self, quota: Quota, size: int) -> int:
         """As ``Quota.admit``, of what the tenant has left over all workers; of the worker's share without the store.
@@ -112,7 +111,7 @@ class SharedQuotas:
         The store takes what the tenant owes in any case, and if there is enough one request and its tokens.
         """
         estimate, owed, quota.owed = estimate_of(size), quota.owed, 0.0
-        taken = await self._ask(lambda: self._take(quota, estimate, owed)) if self._is_good else None
+        taken = await self._ask(lambda: self._take(quota, estimate, owed)) if self.is_good else None
         if taken is None:
             return quota.admit(size, time.monotonic())
         lacks, requests, tokens = taken
@@ -160,21 +159,12 @@ class SharedQuotas:
 
     def _tell(self, problem: str) -> None:
         is_good = not problem
-        if is_good != self._is_good:
-            self._since = time.time()
-            if is_good:
-                _log.info("quotas are shared by all gateways through %s", self._address)
-            else:
-                _log.warning(
-                    "the store of quotas at %s is away (%s): each gateway admits its share until it is back",
-                    self._address, problem,
-                )  # fmt: skip
-        self._is_good, self._problem = is_good, problem
-        self._report(self._address, is_good)
-
-    def status(self) -> dict[str, Any]:
-        """Return for the status where the store is, whether it is in use, since when, and its problem."""
-        return {
-            "address": self._address, "in_use": bool(self._is_good), "since": written(self._since),
-            "problem": self._problem or None,
-        }  # fmt: skip
+        if is_good and not self.is_good:
+            _log.info("quotas are shared by all gateways through %s", self.address)
+        elif not is_good and self.is_good is not False:
+            _log.warning(
+                "the store of quotas at %s is away (%s): each gateway admits its share until it is back",
+                self.address, problem,
+            )  # fmt: skip
+        self.is_good = is_good
+        self._report(self.address, is_good)

@@ -35,4 +35,4 @@ def test_usable_addresses_connect_to_nothing_yet(keys: dict[str, Any], address: 
     """A store that is away never keeps a gateway from its start."""
     found = shared_quotas_of(Settings(**keys, quota_store=address))
     assert found is not None
-    assert (place, False) == (found.status()["address"], found.status()["in_use"])
+    assert (place, None) == (found.address, found.is_good)

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
+from gateway.callers.access import Access
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.callers.siblings import addresses_of, follow_siblings
-from gateway.callers.usage import Usage
 from gateway.metrics import catalog
 from gateway.metrics.observer import MAX_TENANTS, Observer
 from gateway.trace import Trace
@@ -106,7 +106,7 @@ def test_the_prompt_and_the_generated_tokens_are_billed(outcome: str, sent: int,
     found: list[tuple[int, int]] = []
     trace = Trace("id")
     trace.caller, trace.outcome, trace.tokens, trace.generated_tokens = Caller("k", "t"), outcome, 9, sent
-    Usage(lambda _tenant, _endpoint, *tokens: found.append(tokens)).finished(trace)
+    Access(used=lambda _tenant, _endpoint, *tokens: found.append(tokens)).ended(trace)
     assert billed == found
 
 
@@ -149,4 +149,4 @@ async def test_every_worker_of_every_gateway_has_its_share(tenants: Tenants, mak
     """Of quotas."""
     stack = make_stack(keys_file=str(tenants.path), replicas="4", workers=2)
     async with stack.gateway.running():
-        await soon(lambda: stack.gateway._callers.access.quotas.status()["share"] == 0.125)
+        await soon(lambda: stack.gateway._callers.access.quotas.share == 0.125)
