@@ -18,7 +18,7 @@ from gateway import registry
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @registry_options
 def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show where a served model comes from: the Task that trained it, its parent, data sets, code and parameters.
+    """Show where a served model comes from: the Task that trained it, its parent, data sets and code.
 
     For a version that is no longer served, give the model's id. Every answer carried it in the header `x-model-id`.
 

@@ -1,8 +1,8 @@
-"""The lineage of a model: the Task that trained it, that Task's parent, code, parameters and data sets.
+"""The lineage of a model: the Task that trained it, that Task's parent, code and data sets.
 
 The gateway's lineage route and ``triton-gateway lineage`` call it in worker threads. It reads a few records. What
-cannot be read becomes a note instead of an error. Values of parameters that look like secrets are hidden, because the
-route is no better protected than inference.
+cannot be read becomes a note instead of an error. Parameters, which may hold secrets, are seen behind the Task's link:
+the route is no better protected than inference.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from gateway.registry.clearml.registry import ClearMLRegistry
 
 _MAX_DATASETS: Final = 20
-_SECRET: Final = re.compile(
-    r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth_?token|(^|_)token$|(^|_)pwd$"
-)
 
 
 def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
     if task is None:
         found["notes"].append("the model names no Task that can be read: it was registered, not trained, in ClearML")
         return found
-    found["task"] = {**_described(source, task), "code": _code(task), "hyperparameters": _parameters(task)}
+    found["task"] = {**_described(source, task), "code": _code(task)}
     if "serving-control-plane" in (task.get("system_tags") or ()):
         found["notes"].append("the model was uploaded to the serving service: its training is not known to ClearML")
     if task.get("parent") and (parent := _task(source, str(task["parent"]), found["notes"])) is not None:
@@ -74,15 +71,6 @@ def _code(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_login(repository: str) -> str | None:
     return re.sub(r"://[^/@]*@", "://", repository) or None
-
-
-def _parameters(task: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for section, items in sorted((task.get("hyperparams") or {}).items()):
-        for name, item in sorted((items or {}).items()):
-            value = item.get("value") if isinstance(item, Mapping) else item
-            found[f"{section}/{name}"] = "(hidden)" if _SECRET.search(name) else value
-    return found
 
 
 def _datasets(task: Mapping[str, Any]) -> list[tuple[str, str]]:

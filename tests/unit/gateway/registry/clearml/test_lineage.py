@@ -1,4 +1,4 @@
-"""Lineage of a model: its Task, parents, data sets, code and parameters, without secrets."""
+"""Lineage of a model: its Task, parents, data sets and code, without secrets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRAIN = {
     "script": {"repository": "https://user:secret@git.example/repo.git", "version_num": "abc123", "branch": "main",
                "entry_point": "train.py", "diff": "+x"},
     "hyperparams": {
-        "Args": {"lr": {"value": "0.1"}, "api_key": {"value": "hush"}, "max_tokens": {"value": "5"}},
+        "Args": {"api_key": {"value": "hush"}},
         "Datasets": {"train": {"value": DATA}},
     },
 }  # fmt: skip
@@ -51,9 +51,7 @@ TASKS = {
 
 
 def test_lineage_lists_all_sources_with_links_and_without_secrets() -> None:
-    """Task, code, parameters, pipeline, data sets with their versions. Hidden are logins in repository addresses, and
-    parameters with secret names; `max_tokens` is not one.
-    """
+    """Task, code, pipeline, data sets with their versions. Parameters and logins in repository addresses are left out."""
     found = lineage_of(Source(TASKS), "m")
     task, parent = found["task"], found["parent"]
     assert "http://web/p/model/m" == found["model"]["link"]
@@ -61,9 +59,7 @@ def test_lineage_lists_all_sources_with_links_and_without_secrets() -> None:
     assert ("https://git.example/repo.git", "abc123", True) == tuple(
         task["code"][name] for name in ("repository", "commit", "has_uncommitted_changes")
     )
-    assert {"Args/lr": "0.1", "Args/api_key": "(hidden)", "Args/max_tokens": "5", "Datasets/train": DATA} == task[
-        "hyperparameters"
-    ]
+    assert not any(secret in str(found) for secret in ("hush", "user:secret"))
     assert ("pipe", "controller") == (parent["id"], parent["type"])
     assert [("train", "reviews", "1.2.0")] == [(d["as"], d["name"], d["version"]) for d in found["datasets"]]
     assert [] == found["notes"]
