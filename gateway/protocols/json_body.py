@@ -76,15 +76,6 @@ def loads(raw: bytes, *, hint: str) -> Any:
     try:
         return _loads(raw[len(_MARK) :] if raw.startswith(_MARK) else raw)
     except orjson.JSONDecodeError as error:
-        reason = error.msg
-        if "UTF-8" in reason:
-            raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
-        if "surrogate" in reason:
-            half = error.doc[error.pos : error.pos + 6]
-            raise MalformedBody(
-                f"half a surrogate pair, {half}, at character {error.pos}: a text was cut in the middle of a character",
-                hint="cut texts between characters, or send them as UTF-8 without escapes",
-            ) from None
         raise MalformedBody(f"the body is not valid JSON: {error}", hint=hint) from None
 
 
@@ -158,18 +149,11 @@ def _deeper(value: Any, levels: int) -> Any:
 
 
 def is_json(content_type: bytes) -> bool:
-    """Return whether a body of this content type, or of none, is read as JSON. Raises ``UnsupportedMedia``."""
+    """Return whether a body of this content type, or of none, is read as JSON; it is UTF-8, whatever the charset."""
     if not content_type or content_type == b"application/json":
         return True
-    kind, _, parameters = content_type.lower().partition(b";")
-    kind = kind.strip()
-    if kind != b"application/json" and not kind.endswith(b"+json"):
-        return False
-    for parameter in parameters.split(b";"):
-        name, _, value = parameter.partition(b"=")
-        if name.strip() == b"charset" and value.strip(b'" ') not in (b"utf-8", b"utf8", b"us-ascii"):
-            raise UnsupportedMedia("JSON must be sent as UTF-8", hint="leave the charset out of content-type")
-    return True
+    kind = content_type.lower().partition(b";")[0].strip()
+    return kind == b"application/json" or kind.endswith(b"+json")
 
 
 def rendered(answer: object) -> bytes | Reply:
