@@ -93,7 +93,6 @@ class ModelRecord:
     project: str = ""
     task: str = ""
     tags: tuple[str, ...] = ()
-    sha256: str | None = None
     created: str = ""
     """When it was registered (ISO 8601); empty if unknown."""
     comment: str = field(default="", compare=False)
@@ -136,8 +135,6 @@ class Content:
     sha256: str
     parts: str = ""
     """Hash of what gateways read of a folder (``registry/parts``); empty for a single file."""
-    stated: str = ""
-    """The hash in the model's metadata; empty if there is none."""
     found: str = ""
     """SHA-256 of other bytes that are at this address now; empty if there are none."""
     newer: tuple[str, ...] = ()
@@ -146,8 +143,8 @@ class Content:
     """When it was recorded (Unix seconds)."""
 
     def is_of(self, record: ModelRecord) -> bool:
-        """Whether it is about this model at its present address: a new address or stated hash is a new model."""
-        return (self.model, self.uri, self.stated) == (record.id, record.uri, record.sha256 or "")
+        """Whether it is about this model at its present address: a new address is a new model."""
+        return (self.model, self.uri) == (record.id, record.uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +323,7 @@ def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
         endpoint.url,
         model.id,
         model.uri,
-        model.sha256,
+        None,  # without it, gateways and model syncs of neighbouring versions would use different names
         endpoint.inputs,
         endpoint.outputs,
         endpoint.auxiliary_pbtxt,

@@ -94,7 +94,7 @@ class ContentKeeper:
                 sha256, parts = hashes[0] if hashes else ("" if runs else self._look(model.uri), "")
                 names = tuple(f"{m.name} ({m.id})" for m in newer[:_MAX_NAMED])
                 content = spec.Content(
-                    model.id, model.name, model.uri, sha256, parts, stated=model.sha256 or "", newer=names,
+                    model.id, model.name, model.uri, sha256, parts, newer=names,
                     at=round(self._wall(), 3),
                 ) if sha256 else None  # fmt: skip
             is_open = is_open or content is None or bool(self._looking)

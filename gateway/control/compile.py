@@ -80,7 +80,7 @@ def compile_spec(
             continue
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
-        files = (record.uri, record.sha256) if record is not None and record.has_data else None
+        files = record.uri if record is not None and record.has_data else None
         endpoints[url] = EndpointPlan(endpoint, at, _digest((endpoint, at or address, files)), ",".join(on), record)
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))

@@ -103,17 +103,16 @@ class ArtifactCache:
     def without_weights(self, record: ModelRecord) -> Path:
         """Return the folder with what a gateway reads of the model: everything but its weights, which are not fetched.
 
-        Returns the whole model if that is on disk, or if parts cannot be used: its store cannot read parts, or its
-        metadata has a hash of the whole. Raises as ``model``.
+        Returns the whole model if that is on disk, or if its store cannot read parts. Raises as ``model``.
         """
         _require_data(record)
         entry = self._entry(record, weights=False)
         for known in (self._entry(record), entry):
             if (found := self._usable(known, record)) is not None:
                 return found
-        if record.sha256 is None and record.is_package and (stored := self._registry.parts(record.uri)) is not None:
+        if record.is_package and (stored := self._registry.parts(record.uri)) is not None:
             return self._files(entry, record, partial(_fetch_parts, stored, record.uri))
-        if record.sha256 is None and not record.is_package and not is_read(record.uri):
+        if not record.is_package and not is_read(record.uri):
             return self._files(entry, record, lambda _: {})
         return self.model(record)
 
@@ -132,8 +131,10 @@ class ArtifactCache:
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def _entry(self, what: ModelRecord | ArtifactRef, *, weights: bool = True) -> Path:
-        kind, name = ("code", what.key) if isinstance(what, ArtifactRef) else ("models", what.id)
-        identity = [name, what.uri, what.sha256, *([] if weights else ["without weights"])]
+        if isinstance(what, ArtifactRef):
+            kind, identity = "code", [what.key, what.uri, what.sha256]
+        else:
+            kind, identity = "models", [what.id, what.uri, "whole" if weights else "without weights"]
         return self._root / kind / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
     def _usable(self, entry: Path, what: ModelRecord | ArtifactRef) -> Path | None:
@@ -210,10 +211,10 @@ class ArtifactCache:
         got = self._registry.download(what.uri, place)
         with got.open("rb") as file:
             hashes = {WHOLE: hashlib.file_digest(file, "sha256").hexdigest()}
-        if what.sha256 is not None and hashes[WHOLE] != what.sha256:
+        recorded = what.sha256 if isinstance(what, ArtifactRef) else None
+        if recorded is not None and hashes[WHOLE] != recorded:
             raise ArtifactCorrupt(
-                f"{what.uri} does not match its recorded hash (expected {what.sha256[:12]}…, "
-                f"got {hashes[WHOLE][:12]}…)",
+                f"{what.uri} does not match its recorded hash (expected {recorded[:12]}…, got {hashes[WHOLE][:12]}…)",
                 hint="it was changed or damaged after the upload: upload it again",
             )
         if is_archive:

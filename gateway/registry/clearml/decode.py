@@ -8,7 +8,7 @@ from typing import Any, Final
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 
 MODEL_FIELDS: Final = (
-    "id", "name", "uri", "framework", "system_tags", "project", "task", "tags", "metadata", "created",
+    "id", "name", "uri", "framework", "system_tags", "project", "task", "tags", "created",
 )  # fmt: skip
 """The fields that ``model_record`` reads, but for the comment, which only the answer about a single model has."""
 
@@ -37,8 +37,6 @@ def serving_task(task: Mapping[str, Any]) -> ServingTask:
 
 def model_record(model: Mapping[str, Any]) -> ModelRecord:
     """Decode a model as returned by ``models.get_by_id`` or ``models.get_all``."""
-    metadata = model.get("metadata") or {}
-    sha = metadata.get("sha256") if isinstance(metadata, Mapping) else None
     return ModelRecord(
         id=str(model["id"]),
         name=str(model.get("name") or ""),
@@ -48,7 +46,6 @@ def model_record(model: Mapping[str, Any]) -> ModelRecord:
         project=str(model.get("project") or ""),
         task=str(model.get("task") or ""),
         tags=tuple(model.get("tags") or ()),
-        sha256=str(sha["value"]) if isinstance(sha, Mapping) and sha.get("value") else None,
         created=str(model.get("created") or ""),
         comment=str(model.get("comment") or ""),
     )

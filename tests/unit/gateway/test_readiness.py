@@ -171,7 +171,7 @@ async def test_a_starting_gateway_waits_for_earlier_endpoints_up_to_a_limit(
 
 def overwrite(stack: Any) -> None:
     """Record another content of the model ``m2``, as the controller does when a model sync has fetched it before."""
-    value = {"name": "film", "uri": stack.registry.model("m2").uri, "stated": "", "sha256": "c" * 64, "parts": "c" * 64}
+    value = {"name": "film", "uri": stack.registry.model("m2").uri, "sha256": "c" * 64, "parts": "c" * 64}
     stack.registry.ledger.write([Record("content_hash", "m2", value)])
 
 

@@ -124,7 +124,7 @@ def full() -> World:
     world = World()
     world.add_endpoint("e", "served", version="1")
     for model in ("served", "numbered", "gone"):
-        value = {"name": model, "uri": "u", "stated": "", "sha256": "c" * 64, "at": world.now}
+        value = {"name": model, "uri": "u", "sha256": "c" * 64, "at": world.now}
         world.ledger.write([Record("content_hash", model, value)])
     world.ledger.write([
         Record(KIND, "auto", encode(Numbers().with_models(["numbered"]).serving(()))),

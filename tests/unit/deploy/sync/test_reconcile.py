@@ -153,10 +153,6 @@ BROKEN = {
         "refused", "has no data: its upload did not finish",
     ),
     "a download": (lambda w: w.registry.errors.update({"m-bad": errors.RegistryRefused("404")}), "failed", "404"),
-    "a damaged file": (
-        lambda w: w.registry.models.update({"m-bad": replace(w.registry.models["m-bad"], sha256="0" * 64)}),
-        "failed", "does not match its recorded hash",
-    ),
     "a bad configuration": (
         lambda w: w.registry.endpoints["bad"].update(auxiliary_cfg={"max_batchsize": 3}), "refused", "max_batchsize"),
     "a refused load": (
