@@ -33,9 +33,9 @@ class Publisher:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="metrics")
 
     async def run(self) -> None:
-        """Keep the parent and the page up to date until cancelled."""
+        """Answer the parent and keep the page up to date, until cancelled."""
         if self._parent is not None:
-            await self._parent.run(self._observer.snapshot)
+            self._parent.listen(self._observer.snapshot)
         while True:
             with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
                 await self.ask(Views.sample)

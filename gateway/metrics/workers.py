@@ -1,13 +1,12 @@
 """The numbers of several workers: each reports its own to its parent, which adds them up, and shows the sum.
 
 A worker and its parent have a pair of Unix sockets. A message is a word and a number, and may come with an open file
-that has no name and holds the content, so that no message is ever sent or read in part. A worker reports the numbers
-that have changed about once a second, and when it is asked. A worker that is asked for ``/metrics`` reports and passes
-the question on; the parent lets the others report, and answers when all have, or after ``WAIT_S``. Whatever was shown
-was reported before, so no counter falls.
+that has no name and holds the content, so that no message is ever sent or read in part. A worker that is asked for
+``/metrics`` reports the numbers that have changed and passes the question on; the parent lets the others report, and
+answers when all have, or after ``WAIT_S``. Whatever was shown was reported before, so no counter falls.
 
 Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. Of a killed worker, what it
-counted after its last report is lost.
+counted since anybody last asked is lost: with the page's own question (``publisher``) at most ``views.STEP_S``.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ from typing import Any, Final
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
 from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK
-from gateway.metrics.views import STEP_S, Views
+from gateway.metrics.views import Views
 
-REPORT_S: Final = 1.0
-"""How often a worker reports without being asked: a killed one loses at most about this much."""
 WAIT_S: Final = 0.25
 """How long the parent waits for the numbers of all workers."""
 _GIVE_UP_S: Final = 10.0
@@ -82,7 +79,6 @@ class Totals:
 
     def __init__(self, views: Views, clock: Callable[[], float] = time.monotonic) -> None:
         self._views = views
-        self._sample_at = -math.inf
         self._clock = clock
         self._living: dict[socket.socket, dict[Series, Value]] = {}
         self._ended: dict[Series, Value] = {}
@@ -118,14 +114,11 @@ class Totals:
     def answer(self) -> float:
         """Answer whoever has waited enough; return the seconds until this must be called again."""
         now = self._clock()
-        if now >= self._sample_at:
-            self._sample_at = now + STEP_S
-            self._shown(Views.sample)
         due = [number for number, one in self._asked.items() if not one.awaited or now >= one.until]
         for number in due:
             one = self._asked.pop(number)
             _send(one.worker, "answer", one.number, self._shown(*one.asked))
-        return min((self._sample_at, *(one.until for one in self._asked.values()))) - now
+        return min((one.until for one in self._asked.values()), default=math.inf) - now
 
     def _shown(self, question: Callable[..., Any], *asked: Any) -> bytes:
         try:
@@ -161,13 +154,10 @@ class Parent:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
 
-    async def run(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Report this worker's numbers when the parent asks, until ``close``, and now and then, until cancelled."""
+    def listen(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Report this worker's numbers whenever the parent asks, until ``close``."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._link, self._hear, snapshot)
-        while True:
-            await self._loop.run_in_executor(self._thread, self._write, snapshot(), 0)
-            await asyncio.sleep(REPORT_S)
 
     async def ask(self, own: Snapshot, *question: object) -> Any:
         """Return the parent's answer to a question (a method of ``Views`` and its arguments) for all workers.

@@ -260,7 +260,8 @@ async def test_the_page_has_security_headers(stack: Any) -> None:
 @pytest.mark.browser
 async def test_the_page_shows_what_a_gateway_says(monkeypatch: pytest.MonkeyPatch, stack: Any, tmp_path: Path) -> None:
     """A canary with curves, drawn in Chromium while requests go on."""
-    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 2.0)
+    for module in ("publisher", "views"):
+        monkeypatch.setattr(f"gateway.metrics.{module}.STEP_S", 2.0)
     stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.2, 0.8], "load_endpoints": ["e/2", "e/1"]}
     for version in ("1", "2"):
         stack.deploy("e", version=version)

@@ -92,6 +92,7 @@ def test_a_point_is_the_difference_between_two_looks() -> None:
     gateway = Gateway()
     gateway.asked(7, ms=9_000)
     gateway.at(STEP_S)
+    gateway.at(STEP_S + 1)  # another worker's question
     gateway.asked(30, ms=20)
     gateway.asked(15, outcome="model_failed")
     for step in (2, 3):
