@@ -140,16 +140,14 @@ class Accumulator:
                 self.set(metric, value, *labels)
         self._shown[metric.name] = dict(values)
 
-    def distribution(
-        self, metric: Metric, *labels: str, bounds: tuple[float, ...] = (), anew: bool = False
-    ) -> Distribution:
+    def distribution(self, metric: Metric, *labels: str, bounds: tuple[float, ...] = ()) -> Distribution:
         """Return the histogram with these labels and ``bounds`` (default: the metric's). Raises as ``count``.
 
-        It starts from zero, and the former counts are dropped, if its bounds differ from those in use, or ``anew``.
+        It starts from zero, and the former counts are dropped, if its bounds differ from those in use.
         """
         series, bounds = _series(metric, labels), bounds or metric.buckets
         found = self._histograms.get(series)
-        if found is None or found.bounds != bounds or anew:
+        if found is None or found.bounds != bounds:
             found = self._histograms[series] = Distribution(bounds)
         return found
 

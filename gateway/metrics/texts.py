@@ -97,8 +97,6 @@ OF_SCRIPT: Final[Mapping[str, str]] = {
     "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
 }  # fmt: skip
 """The language of nearly all text in a script."""
-LEARNED_VARIABLES: Final = (variables.UNUSUAL, variables.COSINE)
-"""Variables whose counts mean nothing beside other words, or another mean."""
 _OF_TEXTS: Final = (variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL)
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
 

@@ -111,7 +111,7 @@ class WatchedVersion:
         self.text = texts.TextVariables(served.labels, served.reference, draws) if served.is_text else None
         own = {variable.name for variable in self._declared}
         self._built_in = {
-            v.name: Variable(numbers, served, v, anew=v.name in texts.LEARNED_VARIABLES)
+            v.name: Variable(numbers, served, v)
             for v in (self.text.declared if self.text is not None else ()) if v.name not in own
         }  # fmt: skip
         self.references = dict(_usable(served, [*self._declared, *self._built_in.values()]))
@@ -151,13 +151,12 @@ class Variable:
     ``value`` (the newest number). Series begin with their first value.
     """
 
-    __slots__ = ("_anew", "_buckets", "_counts", "_kind", "_numbers", "_of", "_path", "_seen", "name")
+    __slots__ = ("_buckets", "_counts", "_kind", "_numbers", "_of", "_path", "_seen", "name")
 
-    def __init__(self, numbers: Accumulator, served: Served, declared: MetricVariable, *, anew: bool = False) -> None:
-        """``anew``: a scalar begins at zero, whatever was counted under its name before."""
+    def __init__(self, numbers: Accumulator, served: Served, declared: MetricVariable) -> None:
         self.name, self._kind, self._buckets = declared.name, declared.type, declared.buckets
         self._path = tuple(declared.name.split("."))
-        self._numbers, self._anew = numbers, anew
+        self._numbers = numbers
         self._of = served.endpoint, served.version, declared.name
         self._seen: Distribution | None = None
         self._counts: dict[str, Count] = {}
@@ -190,9 +189,7 @@ class Variable:
         if self._kind == "scalar":
             if self._seen is None:
                 bounds = cast("tuple[float, ...]", self._buckets)
-                self._seen = self._numbers.distribution(
-                    catalog.VARIABLE_SCALAR, *self._of, bounds=bounds, anew=self._anew
-                )
+                self._seen = self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._of, bounds=bounds)
             self._seen.observe(values)
             return
         for category in values:

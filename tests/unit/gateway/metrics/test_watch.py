@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
 import random
@@ -22,7 +21,7 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.watch import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-from preprocessing.types import Encoded, ParsedRequest, Prepared
+from preprocessing.types import Encoded
 from tests import expositions
 
 V = MetricVariable
@@ -184,6 +183,9 @@ def test_the_references_counts_are_shown() -> None:
         assert {
             f"drift_reference_observations{{{name},{of}}}": n for name in shown for of, n in shown[name].items()
         } == {name: n for name, n in watched.read().items() if name.startswith("drift") and not math.isnan(n)}
+    watched.served = Served("e", "1", is_text=True, reference=Reference(bins, ("film",), (1.0, 0.0)))
+    watched.configure(declared)
+    assert (("film",), (1.0, 0.0)) == watched.observer.watch.learned("e/1")
 
 
 HOOK = """
@@ -246,27 +248,6 @@ def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     assert [3, 0, 3] == [found[f"scalar_{of}"] for of in (
         "count{embedding_cosine}", "bucket{embedding_cosine,0.99}", "bucket{embedding_cosine,1.0}"
     )]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "mean", "counted"), [(("film",), (), 0), (("good",), (1.0, 0.0), 1)])
-def test_other_words_or_another_mean_begin_other_counts(
-    words: tuple[str, ...], mean: tuple[float, ...], counted: int
-) -> None:
-    """Also if the reference's bins are the same."""
-    clock = itertools.count(step=100).__next__  # so slowly that every text is looked at
-    bins = {"unusual_word_ratio": {"0.5": 1.0, "+Inf": 1.0, "missing": 0.0}}
-    watched = Watched({}, Served("e", "1", is_text=True, reference=Reference(bins, ("good",))), clock=clock)
-
-    def counts() -> tuple[float, float]:
-        watched.answer({}, {"embedding": [1.0, 0.0]}, prepared=Prepared([], ParsedRequest(["good film"], False)))
-        found = watched.read()
-        return found["scalar_count{unusual_word_ratio}"], found.get("scalar_count{embedding_cosine}", 0)
-
-    assert [(1, 0), (2, 0)] == [counts(), counts()]
-    watched.served = Served("e", "1", is_text=True, reference=Reference(bins, words, mean))
-    watched.configure({})
-    assert (words, mean) == watched.observer.watch.learned("e/1")
-    assert [(1, counted), (2, 2 * counted)] == [counts(), counts()]
 
 
 async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> None:
