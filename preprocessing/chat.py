@@ -32,6 +32,15 @@ class Chat:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPrompts:
+    """A request to continue prompts given as token ids, including special tokens."""
+
+    prompts: Sequence[Sequence[int]]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_batch: bool = False
+
+
 class ChatTemplate:
     """A model's chat template, compiled once."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 
 from numpy.typing import DTypeLike, NDArray
 
-from preprocessing.chat import Chat, ChatTemplate
+from preprocessing.chat import Chat, ChatTemplate, TokenPrompts
 from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
@@ -238,18 +238,32 @@ class TextProcessor:
             self._refuse_unknown_ids(ids, f"ids[{i}]")
         return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
-    def prepare_chat(self, body: Chat) -> Prepared:
-        """Return a conversation rendered by the model's template. Raises InvalidInput."""
-        if self.chat is None:
-            raise InvalidInput(
-                self.chat_fault or "this model has no chat template",
-                field="messages",
-                hint="send a prompt to /v1/completions",
-            )
-        text = self.chat.render(body.messages)
+    def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
+        """Return a conversation rendered by the model's template, or prompts of token ids. Raises InvalidInput."""
+        if isinstance(body, TokenPrompts):
+            most = self.config.max_length
+            refuse_many(len(body.prompts), self.config, "prompt")
+            for ids in body.prompts:
+                if not ids:
+                    raise InvalidInput("prompt has no token ids", field="prompt")
+                self._refuse_unknown_ids(ids, "prompt")
+            # The text is used only if the answer begins with the prompt; the head needs some text to parse.
+            texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
+            rows = [Encoded(pack(ids[-most:]), truncated=len(ids) > most) for ids in body.prompts]
+            text: object = texts if body.is_batch else texts[0]
+        else:
+            if self.chat is None:
+                raise InvalidInput(
+                    self.chat_fault or "this model has no chat template",
+                    field="messages",
+                    hint="send a prompt to /v1/completions",
+                )
+            text = self.chat.render(body.messages)
         request = self.head.parse({"text": text, "parameters": dict(body.parameters)})
-        self._refuse_growing([text], "messages")
-        return Prepared([self.tokenizer.encode_bare(text)], request)
+        if isinstance(body, Chat):
+            self._refuse_growing([str(text)], "messages")
+            rows = [self.tokenizer.encode_bare(str(text))]
+        return Prepared(rows, request)
 
     def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
         """Return the model's inputs, padded to the longest row on the side that the model expects."""

@@ -21,7 +21,7 @@ from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFa
 from gateway.handlers.endpoint import Event, note
 from gateway.trace import Trace
 from gateway.triton.port import Backend
-from preprocessing.chat import Chat
+from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
 from preprocessing.continuation import Continuation
 from preprocessing.heads.generation import TextGeneration
@@ -106,8 +106,8 @@ class GenerationHandler:
         processor = self.processor
         started = perf_counter_ns()
         loop = asyncio.get_running_loop()
-        if isinstance(body, Chat):
-            prepared = await loop.run_in_executor(self._threads, processor.prepare_chat, body)
+        if isinstance(body, Chat | TokenPrompts):
+            prepared = await loop.run_in_executor(self._threads, processor.prepare_prompt, body)
         else:
             request = processor.parse(body)
             if processor.encodes_off_loop(request):

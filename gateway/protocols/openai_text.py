@@ -18,19 +18,21 @@ from gateway.handlers.endpoint import Endpoint, Event
 from gateway.path.call import Call
 from gateway.protocols.fields import (
     HARMLESS,
+    are_ids,
     flag,
     model_of,
     object_in,
     object_of,
     refuse_other_fields,
     require_task,
+    texts_or_ids,
     whole_number,
 )
 from gateway.protocols.json_body import dumps
 from gateway.protocols.openai import now
 from gateway.spec import normalize_url
 from gateway.trace import Trace
-from preprocessing.chat import Chat
+from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
 from preprocessing.types import AtMost
 
@@ -118,7 +120,7 @@ class TextCall(Call):
 
 
 class CompletionsCall(TextCall):
-    """``POST /v1/completions``: one or several prompts."""
+    """``POST /v1/completions``: one or several prompts, as texts or as token ids of the model's tokenizer."""
 
     kind = "cmpl"
     form = '{"model": "NAME", "prompt": "…", "max_tokens": 16}'
@@ -131,16 +133,19 @@ class CompletionsCall(TextCall):
         self._limit("max_tokens")
         if self._body.get("echo") is not None:
             self._parameters["return_full_text"] = flag(self._body, "echo", default=False)
-        self._prompt = prompt = self._body["prompt"]
-        several = isinstance(prompt, list)
-        if not prompt or not all(isinstance(text, str) for text in (prompt if several else [prompt])):
-            raise InputRefused("prompt must be a text or a list of texts", hint="token ids are not offered here")
+        prompt = self._body["prompt"]
+        _, ids = texts_or_ids(prompt, "prompt")
+        several = isinstance(prompt, list) and not (ids is not None and are_ids(prompt))
+        self._given: object = (
+            {"text": prompt, "parameters": self._parameters} if ids is None
+            else TokenPrompts(ids, self._parameters, several)
+        )  # fmt: skip
         if self.streams and several:
             raise InputRefused("a streamed request may have only one prompt", hint="send one request per prompt")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        given = self._checked(endpoint, {"text": self._prompt, "parameters": self._parameters})
+        given = self._checked(endpoint, self._given)
         # OpenAI's default may exceed what a prompt leaves of the model's positions. It must not be refused for that.
         default = AtMost(min(_COMPLETION_TOKENS, _most(endpoint) or _COMPLETION_TOKENS))
         self._parameters["max_new_tokens"] = self._wanted or default

@@ -173,7 +173,7 @@ class TestOpenAIClient:
         assert [0, 1] == [d.index for d in answer.data]
 
     def test_completions(self, client: Any, stack: Any) -> None:
-        """Text, several texts, echo; sixteen tokens where nothing is said, as OpenAI does."""
+        """Text, several texts, token ids, echo; sixteen tokens where nothing is said, as OpenAI does."""
         body = {"text": ["The quick", "a"], "parameters": {"max_new_tokens": 8}}
         ours = httpx.post(f"{stack.url}/serve/story", json=body).json()
         answer = client.completions.create(model="story", prompt=["The quick", "a"], max_tokens=8)
@@ -183,8 +183,8 @@ class TestOpenAIClient:
         )  # fmt: skip
         echoed = client.completions.create(model="story", prompt="a", max_tokens=8, echo=True).choices[0].text
         assert "a" + answer.choices[1].text == echoed
-        short = client.completions.create(model="story", prompt="a")
-        assert short.usage.completion_tokens <= 16
+        short = client.completions.create(model="story", prompt=[5, 6, 9])
+        assert (3, True) == (short.usage.prompt_tokens, short.usage.completion_tokens <= 16)
 
     def test_chat_uses_the_models_own_template(self, client: Any, stack: Any) -> None:
         """What the template renders, continued; whole and streamed."""

@@ -126,10 +126,10 @@ ONE = {"messages": [{"role": "user", "content": "one"}]}
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "one", "n": 2}, "n is not offered"), ({"prompt": []}, "prompt must be"),
-    ({"prompt": [["one"]]}, "prompt must be"), ({"prompt": [1, "one"]}, "prompt must be"),
+    ({"prompt": [["one"]]}, "prompt must be"), ({"prompt": [[1], "one"]}, "prompt must be"),
     ({"prompt": "one", "presence_penalty": 1}, "presence_penalty"), ({"messages": []}, "messages must be"),
     ({"messages": [IMAGE]}, "only parts of type text"), ({"messages": [{"role": "user"}]}, "content must be a text"),
-    ({"messages": [{"content": "a"}]}, "role and content"), ({"prompt": [1]}, "prompt must be"),
+    ({"messages": [{"content": "a"}]}, "role and content"), ({"prompt": [99]}, "own tokenizer"),
     ({"prompt": ["one", "two"], "stream": True}, "one prompt"), ({"prompt": "one", "stream": "yes"}, "stream must"),
     ({"prompt": "one", "stream_options": 3}, "stream_options must"), ({}, "the field prompt is missing"),
     # Not by the endpoint's own name, max_new_tokens, which means nothing to the caller.
@@ -182,6 +182,8 @@ TOO_LONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [*LONG, *LONG]}, "the prompt has more than 16 tokens"),
     ({"prompt": "one " * 14, "max_tokens": 3}, ASKED),
     ({"prompt": "one " * 17}, "is longer than the 16 tokens"),
+    ({"prompt": [3] * 14, "max_tokens": 3}, ASKED),
+    ({"prompt": [3] * 17, "max_tokens": 1}, "the prompt has more than 16 tokens"),
 ]
 
 
@@ -205,8 +207,9 @@ async def test_a_prompt_that_is_too_long_is_cut_only_on_request(story: Any, stre
 async def test_a_default_that_does_not_fit_is_no_reason_to_refuse_a_prompt(story: Any) -> None:
     """OpenAI's default of 16 new tokens was not asked for: as many follow as the model has positions left."""
     usage = {"prompt_tokens": 13, "completion_tokens": 3, "total_tokens": 16}
-    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one " * 13})
-    assert (200, usage) == (reply.status_code, reply.json().get("usage"))
+    for prompt in ("one " * 13, [3] * 13):
+        reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": prompt})
+        assert (200, usage) == (reply.status_code, reply.json().get("usage"))
 
 
 async def test_a_faulty_chat_template_costs_only_chats(stack: Any) -> None:
