@@ -323,7 +323,6 @@ def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
         endpoint.url,
         model.id,
         model.uri,
-        None,  # without it, gateways and model syncs of neighbouring versions would use different names
         endpoint.inputs,
         endpoint.outputs,
         endpoint.auxiliary_pbtxt,
