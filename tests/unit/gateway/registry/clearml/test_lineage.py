@@ -51,7 +51,7 @@ TASKS = {
 
 
 def test_lineage_lists_all_sources_with_links_and_without_secrets() -> None:
-    """Task, code, pipeline, data sets with their versions. Parameters and logins in repository addresses are left out."""
+    """Task, code, pipeline, data sets with their versions; no parameters, no logins in repository addresses."""
     found = lineage_of(Source(TASKS), "m")
     task, parent = found["task"], found["parent"]
     assert "http://web/p/model/m" == found["model"]["link"]
