@@ -167,9 +167,4 @@ def _version(snapshot: Snapshot, url: str, where: str) -> _Version:
             f"{where}: endpoint {ascii(url)[1:-1][:100]} is not served here",
             hint="write endpoint/version, as x-served-by of the answer says",
         )
-    return _Version(name, version, dict.fromkeys(label for one in found for label in _labels(one.identity.details)))
-
-
-def _labels(details: Mapping[str, object]) -> tuple[str, ...]:
-    found = details.get("labels")
-    return tuple(str(label) for label in found) if isinstance(found, list) else ()
+    return _Version(name, version, dict.fromkeys(label for one in found for label in one.identity.labels))

@@ -374,13 +374,9 @@ class Reconciler:
         self._mirror.configure(plan.spec.shadows, self._table.current.endpoints)
 
     def _watched_as(self, endpoint: Endpoint) -> Served:
-        identity = endpoint.identity
-        labels = identity.details.get("labels")
-        return Served(
-            identity.endpoint, identity.version, is_text=endpoint.is_text,
-            labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
-            reference=self._references.of(identity.url) or identity.reference,
-        )  # fmt: skip
+        one = endpoint.identity
+        reference = self._references.of(one.url) or one.reference
+        return Served(one.endpoint, one.version, endpoint.is_text, one.labels, reference)
 
     # What is on disk
 

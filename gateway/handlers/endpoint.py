@@ -66,6 +66,12 @@ class Identity:
     reference: Reference = field(default_factory=Reference)
     """The reference distributions for drift, by variable; from the model's folder."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its model, in their order; empty if they are not known."""
+        found = self.details.get("labels")
+        return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

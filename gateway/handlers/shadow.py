@@ -24,6 +24,7 @@ from gateway.handlers.neighbours import Neighbours
 from gateway.handlers.tensors import RawTensors
 from gateway.hooks.json_form import plain
 from gateway.metrics import catalog
+from gateway.metrics.embeddings import vectors_of
 from gateway.metrics.mirrored import groups_of, renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.samples import difference
@@ -167,7 +168,7 @@ class Mirror:
             leave()
         if target.task == _EMBEDDINGS and tolerance >= _ANY_NUMBERS:
             return shadow.neighbours.compare(_vectors(one.answer), _vectors(answer))
-        names = renamed(_labels(source), _labels(target))
+        names = renamed(source.identity.labels, target.identity.labels)
         return await asyncio.to_thread(agree, one.answer, answer, names, tolerance)  # of long answers: milliseconds
 
     def _count(self, pair: _Pair, outcome: str, one: Trace | None = None) -> None:
@@ -176,22 +177,13 @@ class Mirror:
         self._observer.count(catalog.SHADOWS, *version, outcome)
         if one is not None:
             compared = "agreed" if outcome == "agreed" else "differed"
-            for group in groups_of(one, _labels(pair.source)):
+            for group in groups_of(one, pair.source.identity.labels):
                 self._observer.count(catalog.SHADOW_GROUPS, *version, group, compared)
-
-
-def _labels(endpoint: Endpoint) -> tuple[str, ...]:
-    labels = endpoint.identity.details.get("labels")
-    return tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
 
 
 def _vectors(answer: object) -> NDArray[Any]:
     """Return the vectors of the first texts of an answer, as an array [texts, size]."""
-    if not isinstance(answer, Mapping):
-        return np.zeros(0)  # user code changed the form of the answer
-    if "embedding" in answer:
-        return np.asarray(answer["embedding"])[None]
-    return np.asarray(answer.get("embeddings", ()))[:_MOST_TEXTS]
+    return np.asarray(vectors_of(answer)[:_MOST_TEXTS])
 
 
 def agree(one: object, other: object, names: Mapping[str, str], tolerance: float) -> bool:
