@@ -15,7 +15,7 @@ import httpx
 
 from gateway.http.connections import Connections
 from gateway.http.core import Answer, Connection
-from gateway.http.server import Listening
+from gateway.http.server import listen, stop
 from tests.waiting import soon, until
 
 
@@ -23,12 +23,12 @@ from tests.waiting import soon, until
 async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve a gateway that runs, or a stand-in for one; yields the port. Its connections are dropped at the end."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    port, made = int(listener.getsockname()[1]), Listening(served, listener)
+    port, server = int(listener.getsockname()[1]), await listen(served, listener, tls)
     try:
-        await made.start(tls)
         yield port
     finally:
-        made.close()
+        server.close()
+        listener.close()
         await accepted_connections()
         for connection in tuple(served.connections.open):
             if port_of(connection) == port:
@@ -50,11 +50,10 @@ def in_a_thread(gateway: Any) -> Iterator[int]:
     async def serve() -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         async with gateway.running():
-            made = Listening(gateway, listener)
-            await made.start()
+            server = await listen(gateway, listener)
             ports.append(int(listener.getsockname()[1]))
             await asyncio.to_thread(ends.wait)
-            await made.stop(5)
+            await stop(gateway, server, listener, 5)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: asyncio.run(serve()))

@@ -53,7 +53,7 @@ def serve(form: str, state: Path) -> None:
     import uvloop
 
     from gateway.app import Gateway
-    from gateway.http.server import Listening
+    from gateway.http.server import listen
     from gateway.metrics import drift, texts
     from gateway.settings import Settings
     from gateway.spec import decode, triton_model_name
@@ -105,7 +105,7 @@ def serve(form: str, state: Path) -> None:
 
     async def run() -> None:
         async with gateway.running():
-            await Listening(gateway, listener).start()
+            await listen(gateway, listener)
             while "e" not in gateway.table.current.endpoints:  # noqa: ASYNC110 - a fact, not an event
                 await asyncio.sleep(0.05)
             print(listener.getsockname()[1], flush=True)

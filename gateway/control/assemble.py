@@ -21,7 +21,6 @@ from typing import Final
 
 from gateway import manifest, samples
 from gateway.batching.entries import BatchLimits
-from gateway.batching.pressure import Pressure
 from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts
@@ -144,7 +143,6 @@ class Assembler:
                 bundle = await self._bundle(record, spec.url, weights=True)
                 code_path = bundle.code if is_own else code_path
         call: TritonCall | None = None
-        info: ModelInfo | None = None
         triton_name = ""
         leave = _nothing
         async with AsyncExitStack() as opened:
@@ -163,9 +161,9 @@ class Assembler:
                     # The autoscalers of Tritons read the waits of versions whose calls are counted.
                     self._observer.observe(catalog.BATCH_ROWS, rows, spec.endpoint, spec.version)
 
-                call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure, called)
+                call = TritonCall(backend, info, outputs, pressure, called)
             progress("Loaded", "loading and warming up")
-            new = await self._make_handler(spec, bundle, code_path, call, info, opened)
+            new = await self._make_handler(spec, bundle, code_path, call, opened)
             stored = bundle.samples if bundle is not None else None
             async with self._places.taken():
                 validating()
@@ -187,7 +185,7 @@ class Assembler:
 
     async def _make_handler(
         self, spec: EndpointSpec, bundle: _Bundle | None, code_path: Path | None, call: TritonCall | None,
-        info: ModelInfo | None, opened: AsyncExitStack,
+        opened: AsyncExitStack,
     ) -> _NewHandler:  # fmt: skip
         """Make the handler; whatever must be closed if it is not used is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in PLACEMENT}
@@ -195,11 +193,11 @@ class Assembler:
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
         processor = None
-        if bundle is not None and info is not None and code_path is None and not is_raw:
-            _refuse_without_tokenizer(bundle.folder, info)
-        if bundle is not None and info is not None and (bundle.folder / "tokenizer.json").is_file() and not is_raw:
+        if bundle is not None and call is not None and code_path is None and not is_raw:
+            _refuse_without_tokenizer(bundle.folder, call.model)
+        if bundle is not None and call is not None and (bundle.folder / "tokenizer.json").is_file() and not is_raw:
             try:
-                processor = await self._processor(bundle, info, options, self._word_cache_words)
+                processor = await self._processor(bundle, call.model, options, self._word_cache_words)
             except PreprocessingError as error:
                 if code_path is None:
                     raise SpecFault(error.message, hint=error.hint or "") from error
@@ -215,7 +213,7 @@ class Assembler:
             # The samples hold for the bundle with its own code, not for other code in front of it.
             is_own = bundle is not None and code_path == bundle.code
             return _NewHandler(hooks, hooks, details, checked=hooks if is_own else None)
-        if processor is not None and call is not None and info is not None and bundle is not None:
+        if processor is not None and call is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
                 if processor.chat_fault:
@@ -223,20 +221,20 @@ class Assembler:
                 generator = GenerationHandler(
                     processor,
                     call.backend,
-                    call.model,
+                    call.model.name,
                     threads=self._threads,
                     keep_place=self._keep_place,
                 )
                 opened.push_async_callback(_close, generator)
                 return _NewHandler(generator, generator, processor.describe(), (example,), generator)
-            text = self._text(processor, call, info, partial(self._observer.called, spec.endpoint, spec.version))
+            text = self._text(processor, call, partial(self._observer.called, spec.endpoint, spec.version))
             opened.push_async_callback(_close, text)
             checked = text
             # The samples were recorded without this endpoint's options, which can change the answers' form.
             own = {"task": options["task"]} if "task" in options else {}
             if stored is not None and own != options:
                 # Calls of a validation are no traffic: they are not counted.
-                checked = self._text(await self._processor(bundle, info, own, 0), call, info, lambda *_: None)
+                checked = self._text(await self._processor(bundle, call.model, own, 0), call, lambda *_: None)
                 opened.push_async_callback(_close, checked)
             cached = partial(self._observer.cached, spec.endpoint, spec.version)
             handler = CachedHandler(text, remembered, cached) if remembered else text
@@ -244,7 +242,7 @@ class Assembler:
         if call is not None:
             tensors = TensorHandler(call)
             opened.push_async_callback(_close, tensors)
-            inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
+            inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.model.inputs]
             return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, checked=tensors)
         raise SpecFault("has neither a model for Triton nor preprocess code")
 
@@ -254,17 +252,17 @@ class Assembler:
         return await run_in(self._control.builds, _load_processor, bundle.folder, info, options, words)
 
     def _text(
-        self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
+        self, processor: TextProcessor, call: TritonCall, on_batch: Callable[[int, int, int], None]
     ) -> TextHandler:
         return TextHandler(
-            processor, call.backend, call.model, limits=self._limits_for(info, processor.config, call.pressure),
+            processor, call.backend, call.model.name, limits=self._limits_for(call, processor.config),
             on_batch=on_batch, threads=self._threads,
         )  # fmt: skip
 
-    def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
+    def _limits_for(self, call: TritonCall, config: TaskConfig) -> BatchLimits:
         # Triton refuses calls with more rows than the model's max_batch_size.
-        limits = replace(self._limits, pressure=pressure)
-        most = info.max_batch_size
+        limits = replace(self._limits, pressure=call.pressure)
+        most = call.model.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))
         if config.task == FILL_MASK and config.vocab_size is not None:

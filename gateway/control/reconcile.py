@@ -376,7 +376,7 @@ class Reconciler:
     def _watched_as(self, endpoint: Endpoint) -> Served:
         one = endpoint.identity
         reference = self._references.of(one.url) or one.reference
-        return Served(one.endpoint, one.version, endpoint.is_text, one.labels, reference)
+        return Served(one.endpoint, one.version, endpoint.text is not None, one.labels, reference)
 
     # What is on disk
 

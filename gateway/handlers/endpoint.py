@@ -163,11 +163,6 @@ class Endpoint:
         self._idle.set()
 
     @property
-    def is_text(self) -> bool:
-        """True for a text task: requests are tokenized, but for those that a cache answers."""
-        return self.text is not None
-
-    @property
     def leases(self) -> int:
         """The number of requests that hold it open, and of those that have ended before their model did."""
         return self._leases + getattr(self.handler, "unread", 0)

@@ -14,7 +14,7 @@ from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import HookFailed, InputRefused
 from gateway.handlers.stacking import StackedCalls
 from gateway.trace import Trace
-from gateway.triton.port import Backend, ModelInfo, TensorInfo
+from gateway.triton.port import Backend, ModelInfo
 from gateway.triton.tensors import check_whole, from_lists
 
 Outputs = dict[str, NDArray[Any]]
@@ -47,20 +47,17 @@ class TritonCall:
     """Converts a hook's data to tensors and back, as ClearML does."""
 
     backend: Backend
-    model: str
-    inputs: tuple[TensorInfo, ...]
+    model: ModelInfo
     outputs: tuple[str, ...]
-    info: ModelInfo | None = None
-    """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
     on_batch: Callable[[int, int, int], None] = lambda *_: None
     """Told of each call that requests share; see ``Batcher``."""
 
     def stacked(self) -> StackedCalls:
         """Return the model's calls, which several requests share."""
-        max_rows = self.info.max_batch_size if self.info is not None else 0
         return StackedCalls(
-            self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_batch=self.on_batch
+            self.backend, self.model.name, max_rows=self.model.max_batch_size, pressure=self.pressure,
+            on_batch=self.on_batch,
         )  # fmt: skip
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
@@ -71,22 +68,21 @@ class TritonCall:
         because hooks mask attention with the smallest float64. For an integer input, what would become another number
         is refused.
         """
+        inputs = self.model.inputs
         if isinstance(data, Mapping):
-            missing = [t.name for t in self.inputs if t.name not in data]
+            missing = [t.name for t in inputs if t.name not in data]
             if missing:
                 raise HookFailed(f"preprocess returned a mapping without the model's inputs {', '.join(missing)}")
-            values = [data[t.name] for t in self.inputs]
-        elif len(self.inputs) == 1:
+            values = [data[t.name] for t in inputs]
+        elif len(inputs) == 1:
             values = [data]
-        elif isinstance(data, list | tuple) and len(data) == len(self.inputs):
+        elif isinstance(data, list | tuple) and len(data) == len(inputs):
             values = list(data)
         else:
-            raise HookFailed(
-                f"preprocess must return {len(self.inputs)} arrays, one per input "
-                f"({', '.join(t.name for t in self.inputs)})"
-            )
+            names = ", ".join(t.name for t in inputs)
+            raise HookFailed(f"preprocess must return {len(inputs)} arrays, one per input ({names})")
         tensors = {}
-        for tensor, value in zip(self.inputs, values, strict=True):
+        for tensor, value in zip(inputs, values, strict=True):
             dtype = np.dtype(tensor.dtype)
             try:
                 if dtype.kind in "iu":
@@ -120,14 +116,14 @@ class TensorHandler:
         """See ``Handler``."""
         call, raw = self.call, question
         if not isinstance(question, RawTensors):
-            names = [t.name for t in call.inputs]
+            names = [t.name for t in call.model.inputs]
             if not isinstance(question, dict) or any(n not in question for n in names):
                 raise InputRefused(
                     f"the body must be an object with the model's inputs {', '.join(names)}",
                     hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
                 )
             started = perf_counter_ns()
-            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), question[t.name]) for t in call.inputs}
+            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), question[t.name]) for t in call.model.inputs}
             raw = RawTensors(inputs, call.outputs)
             ask.prepare_ns = perf_counter_ns() - started
         return await infer_raw(self._calls, ask, raw)

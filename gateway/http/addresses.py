@@ -105,32 +105,26 @@ class Addresses:
 
     def _tei(self, rest: str) -> Route | None:
         """What follows ``/tei/``: an endpoint, and a route of Text Embeddings Inference, or one that it shares."""
-        for route, version in _RERANK.items():
-            if rest.endswith(route):
-                url = normalize_url(rest[: -len(route)])
-                ranks = partial(_json, rerank.RerankCall, (version, url))
-                return Route(ranks, cohere_problem, url, BATCH_BYTES)
-        for route, read in tei.ROUTES.items():
-            if rest.endswith(route):
-                url = normalize_url(rest[: -len(route)])
-                return Route(partial(_json, read, (url,)), tei_problem, url, BATCH_BYTES)
-        for route in _EMBEDDINGS:
-            if rest.endswith(route):
-                embeds = partial(_named, openai.EmbeddingsCall, rest[: -len(route)])
-                return Route(embeds, openai_problem, None, BATCH_BYTES)
-        if rest.endswith(INFO):
+        known = (*_RERANK, *tei.ROUTES, *_EMBEDDINGS, INFO)
+        route = next((one for one in known if rest.endswith(one)), "")
+        name = rest.removesuffix(route)
+        if route == INFO:
             return None
-        url = normalize_url(rest)
-        return Route(partial(_json, tei.ROOT, (url,)), tei_problem, url, BATCH_BYTES)
+        if route in _EMBEDDINGS:
+            return Route(partial(_named, openai.EmbeddingsCall, name), openai_problem, None, BATCH_BYTES)
+        url = normalize_url(name)
+        if route in _RERANK:
+            ranks = partial(_json, rerank.RerankCall, (_RERANK[route], url))
+            return Route(ranks, cohere_problem, url, BATCH_BYTES)
+        return Route(partial(_json, tei.ROUTES.get(route, tei.ROOT), (url,)), tei_problem, url, BATCH_BYTES)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
-        read = tei.ROUTES[route]
-        body = decode(raw, _type_of(headers), takes_bytes=False, form=read.form)
-        return read(body, tei.only(self._table.current, route))
+        body = _body(tei.ROUTES[route], raw, headers)
+        return tei.ROUTES[route](body, tei.only(self._table.current, route))
 
     def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
         """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
-        body = decode(raw, _type_of(headers), takes_bytes=False, form=rerank.RerankCall.form)
+        body = _body(rerank.RerankCall, raw, headers)
         if isinstance(body, dict) and body.get("model") is not None:
             return rerank.RerankCall(body, _RERANK[route])
         path = tei.only(self._table.current, route)
@@ -141,13 +135,13 @@ class Addresses:
 
 def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, raw: bytes, headers: ByName) -> Call:
     """Parse a body for the model that the path names, whatever the body says."""
-    body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
+    body = _body(call, raw, headers)
     return call({**body, "model": name} if isinstance(body, dict) else body)
 
 
 def _json(call: Any, more: tuple[Any, ...], raw: bytes, headers: ByName) -> Call:
-    """Return ``call`` (a class or a route, with an example ``form``) of the body and ``more``."""
-    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), *more)
+    """Return ``call`` (a class or a route) of the body and ``more``."""
+    made: Call = call(_body(call, raw, headers), *more)
     return made
 
 
@@ -165,5 +159,6 @@ def _infer(url: str, raw: bytes, headers: ByName) -> Call:
     return call
 
 
-def _type_of(headers: ByName) -> bytes:
-    return headers.get(b"content-type", b"")
+def _body(call: Any, raw: bytes, headers: ByName) -> object:
+    """Return the body of a call, a class or a route with an example of its ``form``."""
+    return decode(raw, headers.get(b"content-type", b""), takes_bytes=False, form=call.form)

@@ -29,14 +29,9 @@ async def run(application: Application, exchange: Exchange) -> None:
             headers = [line for line in head["headers"] if line[0] != b"content-length"]
             exchange.reply(head["status"], headers, b"".join(pieces))
 
-    is_read = False
-
     async def receive() -> MutableMapping[str, Any]:
-        nonlocal is_read
-        if is_read:  # Starlette waits beside an answer in pieces for the client to leave, and then ends this
-            await asyncio.Event().wait()
-        is_read = True
-        return {"type": "http.request", "body": b"", "more_body": False}  # no route of the application reads a body
+        # No route of the application reads a body. Starlette waits beside an answer in pieces for the client to leave.
+        return await asyncio.Future[MutableMapping[str, Any]]()
 
     is_tls = exchange.connection.transport.get_extra_info("sslcontext") is not None
     scope: Scope = {

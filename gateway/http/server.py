@@ -46,42 +46,30 @@ class Served(Protocol):
         ...
 
 
-class Listening:
-    """A server's listening socket and the connections accepted from it."""
+async def listen(
+    served: Served, listener: socket.socket, tls: ssl.SSLContext | None = None, backlog: int = 100
+) -> asyncio.Server:
+    """Accept connections."""
+    return await asyncio.get_running_loop().create_server(
+        lambda: Connection(served.answer, served.connections), sock=listener, ssl=tls, backlog=backlog
+    )
 
-    def __init__(self, served: Served, listener: socket.socket) -> None:
-        self._served = served
-        self._listener = listener
-        self._server: asyncio.Server | None = None
 
-    async def start(self, tls: ssl.SSLContext | None = None, backlog: int = 100) -> None:
-        """Accept connections."""
-        served = self._served
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(served.answer, served.connections), sock=self._listener, ssl=tls, backlog=backlog
-        )
-
-    def close(self) -> None:
-        """Accept no more connections; those that are open stay."""
-        if self._server is not None:
-            self._server.close()
-        self._listener.close()
-
-    async def stop(self, timeout: float) -> None:
-        """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
-        served = self._served
-        await _accepted(self._listener)
-        self.close()
+async def stop(served: Served, server: asyncio.Server, listener: socket.socket, timeout: float) -> None:
+    """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
+    await _accepted(listener)
+    server.close()
+    listener.close()
+    for connection in tuple(served.connections.open):
+        connection.shutdown()
+    try:
+        async with asyncio.timeout(timeout):
+            while served.connections.open:  # noqa: ASYNC110 - a set that others change
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        _log.error("%d connections did not end within %g s: dropped", len(served.connections.open), timeout)
         for connection in tuple(served.connections.open):
-            connection.shutdown()
-        try:
-            async with asyncio.timeout(timeout):
-                while served.connections.open:  # noqa: ASYNC110 - a set that others change
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
-            _log.error("%d connections did not end within %g s: dropped", len(served.connections.open), timeout)
-            for connection in tuple(served.connections.open):
-                connection.abort()
+            connection.abort()
 
 
 @dataclass
@@ -112,32 +100,31 @@ class Server:
         """Serve until SIGINT, or leave in order at SIGTERM: a server that stops at once closes connections on which a
         request may be arriving, and callers that are told in a reply open their next connection elsewhere.
         """
-        stop = asyncio.Event()
+        stops = asyncio.Event()
         served: Served | None = None
         is_leaving = False
 
         def leave() -> None:
             nonlocal is_leaving
             if served is None or is_leaving:  # asked twice
-                stop.set()
+                stops.set()
                 return
             is_leaving = True
             delay = served.leave()
             _log.info("leaving: stops in %g s", delay)
-            loop.call_later(delay, stop.set)
+            loop.call_later(delay, stops.set)
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, leave)
-        loop.add_signal_handler(signal.SIGINT, stop.set)
+        loop.add_signal_handler(signal.SIGINT, stops.set)
         served = self.make()
         async with served.running():
-            listening = Listening(served, self.listener)
-            if not (stop.is_set() or is_leaving):
-                await listening.start(None if self.tls is None else self.tls(), self.backlog)
+            if not (stops.is_set() or is_leaving):
+                server = await listen(served, self.listener, self.tls and self.tls(), self.backlog)
                 self.started = True
                 _log.info("accepts connections")
-                await stop.wait()
-                await listening.stop(self.drain_timeout)
+                await stops.wait()
+                await stop(served, server, self.listener, self.drain_timeout)
 
 
 async def _accepted(listener: socket.socket) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -46,7 +46,7 @@ def position_of(key: str, salt: str) -> float:
     return (int.from_bytes(digest, "big") >> 11) * 2.0**-53
 
 
-def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]:
+def resolve(canary: CanarySpec, known: Collection[str]) -> list[tuple[str, float]]:
     """Return ``(url, weight)`` of a canary over the ``known`` urls, as clearml-serving selects them.
 
     Raises ``SpecFault`` if the weights are missing, negative, not finite, all zero, or not one per endpoint; if the
@@ -57,7 +57,6 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
         raise SpecFault(f"needs --weights of zero or more, one per endpoint, not {list(weights)}")
     if bool(canary.load_endpoints) == bool(canary.prefix):
         raise SpecFault("needs either --input-endpoints or --input-endpoint-prefix")
-    known = known if isinstance(known, Mapping) else dict.fromkeys(known)
     if canary.load_endpoints:
         if len(canary.load_endpoints) != len(weights):
             raise SpecFault(f"has {len(weights)} weights for {len(canary.load_endpoints)} endpoints; give one each")

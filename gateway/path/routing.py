@@ -134,10 +134,9 @@ class RoutingTable:
     def __init__(self) -> None:
         self.current = Snapshot(has_been_read=False)
 
-    def swap(self, snapshot: Snapshot) -> Snapshot:
-        """Publish ``snapshot`` and return the one it replaces."""
-        previous, self.current = self.current, snapshot
-        return previous
+    def swap(self, snapshot: Snapshot) -> None:
+        """Publish ``snapshot``."""
+        self.current = snapshot
 
 
 def not_read_yet() -> Unavailable:

@@ -193,9 +193,9 @@ def _inputs_and_outputs(endpoint: Endpoint) -> tuple[Any, Any, int]:
         return (("text", BYTES, (-1, 1)),), _output_shapes("", 1), 0
     call = getattr(endpoint.handler, "call", None)
     if isinstance(endpoint.handler, TensorHandler) and call is not None:
-        info = call.info
-        outputs_of = [t for t in info.outputs if t.name in call.outputs] if info is not None else []
-        return _shapes_of(call.inputs), _shapes_of(outputs_of), info.max_batch_size if info is not None else 0
+        model = call.model
+        outputs_of = [t for t in model.outputs if t.name in call.outputs]
+        return _shapes_of(model.inputs), _shapes_of(outputs_of), model.max_batch_size
     return (), (), 0
 
 
@@ -207,7 +207,7 @@ def _backend_and_model(endpoint: Endpoint) -> tuple[Backend | None, str]:
     if endpoint.text is not None:
         return endpoint.text.backend, endpoint.text.model
     call = getattr(endpoint.handler, "call", None)
-    return (call.backend, call.model) if call is not None else (None, "")
+    return (call.backend, call.model.name) if call is not None else (None, "")
 
 
 def _config_type(datatype: str) -> str:

@@ -84,7 +84,7 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
 ) -> None:
     """Two requests of one tick make one call. ``/v1/status`` then has the prices. The rows of each call are told."""
     info, rows = await backend.describe("m"), list[int]()
-    call = TritonCall(backend, "m", info.inputs, ("y",), info, on_batch=lambda count, *_: rows.append(count))
+    call = TritonCall(backend, info, ("y",), on_batch=lambda count, *_: rows.append(count))
     endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(call))
     assert endpoint.prices is None
     asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
@@ -98,6 +98,6 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
 
 async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBackend) -> None:
     """As in ClearML: hooks mask attention with the smallest float64. No warning is raised."""
-    call = TritonCall(backend, "m", (await backend.describe("m")).inputs, ("y",))
+    call = TritonCall(backend, await backend.describe("m"), ("y",))
     mask = np.array([0.0, np.finfo(np.float64).min])
     assert [0.0, -np.inf] == call.tensors(mask)["x"].tolist()

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway.http import core, server
-from gateway.http.server import Listening
 from tests.unit.gateway.http.serving import post
 from tests.waiting import LIMIT_S
 
@@ -23,7 +23,7 @@ class Stand:
 
     def __init__(self, stack: Any) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.server = Listening(stack.gateway, self.listener)
+        self.stop: Any = None
         self.connections = stack.gateway.connections.open
         self.clients: list[socket.socket] = []
 
@@ -57,7 +57,8 @@ async def stand(served: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S
     """It accepts however long that takes."""
     monkeypatch.setattr(server, "_QUEUE_S", LIMIT_S)
     made = Stand(served)
-    await made.server.start()
+    listening = await server.listen(served.gateway, made.listener)
+    made.stop = partial(server.stop, served.gateway, listening, made.listener, LIMIT_S)
     yield made
     for client in made.clients:
         client.close()
@@ -67,7 +68,7 @@ async def test_what_waits_in_the_listen_queue_is_answered(stand: Stand) -> None:
     """These clients are connected and have sent their requests. A socket that closes would reset them."""
     await stand.connect(accepted=False)
     stand.ask()
-    stopping = asyncio.create_task(stand.server.stop(LIMIT_S))  # runs before the loop can accept
+    stopping = asyncio.create_task(stand.stop())  # runs before the loop can accept
     assert {b"HTTP/1.1 200 OK"} == await stand.answers()
     await stopping
 
@@ -79,7 +80,7 @@ async def test_a_connection_that_was_just_opened_may_send_its_request(
     monkeypatch.setattr(core, "_LAST_HEAD_S", LIMIT_S)
     address = stand.listener.getsockname()
     await stand.connect(accepted=True)
-    stopping = asyncio.create_task(stand.server.stop(LIMIT_S))
+    stopping = asyncio.create_task(stand.stop())
     while stand.listener.fileno() != -1:
         await asyncio.sleep(0)
     stand.ask()
@@ -92,5 +93,5 @@ async def test_a_connection_that_was_just_opened_may_send_its_request(
 async def test_clients_that_ask_nothing_do_not_keep_the_server(stand: Stand) -> None:
     """Their connections are closed a moment later."""
     await stand.connect(accepted=True)
-    await stand.server.stop(LIMIT_S)
+    await stand.stop()
     assert {b""} == await stand.answers()

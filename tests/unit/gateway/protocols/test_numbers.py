@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InputRefused
 from gateway.handlers.tensors import TritonCall
-from gateway.triton.port import TensorInfo
+from gateway.triton.port import ModelInfo, TensorInfo
 from gateway.triton.tensors import from_lists
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -85,4 +85,4 @@ def test_code_may_return_whole_numbers_of_any_type(made: Any) -> None:
 
 def call_of(dtype: str) -> TritonCall:
     """Return calls of a model with one input."""
-    return TritonCall(None, "m", (TensorInfo("x", dtype, (-1,)),), ())  # type: ignore[arg-type]
+    return TritonCall(None, ModelInfo("m", (TensorInfo("x", dtype, (-1,)),), (), 0), ())  # type: ignore[arg-type]
