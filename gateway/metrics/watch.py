@@ -47,28 +47,16 @@ class Served:
 class Watch:
     """Counts the variables of every served version, for one event loop. ``chance`` returns numbers in [0, 1)."""
 
-    def __init__(
-        self,
-        numbers: Accumulator,
-        chance: Callable[[], float],
-        clock: Callable[[], float],
-        complain: Callable[[], None],
-    ) -> None:
-        """``complain`` logs the current exception."""
+    def __init__(self, numbers: Accumulator, chance: Callable[[], float], clock: Callable[[], float]) -> None:
         self._numbers = numbers
         draws = texts.Draws(texts.MAX_A_SECOND, chance, clock), texts.Draws(texts.MAX_A_SECOND, chance, clock)
-        self._make = partial(WatchedVersion, numbers, chance=chance, complain=complain, draws=draws)
+        self._make = partial(WatchedVersion, numbers, chance=chance, draws=draws)
         self._watched: dict[str, WatchedVersion] = {}
-        self._inputs: object = None
 
     def configure(
         self, served: Mapping[str, Served], specs: Mapping[str, MetricSpec], default_frequency: float
     ) -> None:
         """Watch these urls from now on. The counts of variables that are no longer declared stay."""
-        inputs = (served, specs, default_frequency)
-        if inputs == self._inputs:
-            return
-        self._inputs = inputs
         known, self._watched = self._watched, {}
         references: dict[tuple[str, ...], float] = {}
         for url, version in served.items():
@@ -102,10 +90,10 @@ class WatchedVersion:
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        draws: tuple[texts.Draws, texts.Draws], complain: Callable[[], None],
+        draws: tuple[texts.Draws, texts.Draws],
     ) -> None:  # fmt: skip
         self.source = served, declared
-        self._chance, self._complain = chance, complain
+        self._chance = chance
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [Variable(numbers, served, v) for v in (declared.variables if declared is not None else ())]
         self.text = texts.TextVariables(served.labels, served.reference, draws) if served.is_text else None
@@ -127,11 +115,7 @@ class WatchedVersion:
             traces = [trace for trace in traces if self._chance() < self._frequency]
         for variable in self._declared:
             for trace in traces:
-                try:
-                    variable.read((trace.answer, trace.body, trace.custom))
-                except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
-                    variable.ignore("wrong_type")
-                    self._complain()
+                variable.read((trace.answer, trace.body, trace.custom))
 
 
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
@@ -164,11 +148,14 @@ class Variable:
 
     def read(self, places: Sequence[object]) -> None:
         """Count the values of a request, which are in the first place that has them."""
-        values = find(places, self._path)
-        if not values:
-            self.ignore("missing")
-        for value in values:
-            self._see(value)
+        try:
+            values = find(places, self._path)
+            if not values:
+                self.ignore("missing")
+            for value in values:
+                self._see(value)
+        except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
+            self.ignore("wrong_type")
 
     def _see(self, value: object) -> None:
         if isinstance(value, np.generic):

@@ -32,6 +32,13 @@ def spec(*variables: MetricVariable, endpoint: str = "e/1", frequency: float | N
     return {endpoint: MetricSpec(endpoint, frequency, variables)}
 
 
+class Broken(str):
+    """A value of a hook's that raises."""
+
+    def __str__(self) -> str:
+        raise OSError
+
+
 class Watched:
     """An observer that watches `e/1`."""
 
@@ -87,6 +94,7 @@ def read(text: bytes) -> dict[str, float]:
         ("scalar", (1.0,), (math.nan, 10**400, [9e307] * 3), {"{x,not_finite}": 5}),
         ("value", (), (math.inf, None), {"{x,not_finite}": 1, "{x,missing}": 1}),
         ("enum", ("a",), (b"a", []), {"{x,wrong_type}": 1, "{x,missing}": 1}),
+        ("enum", ("a",), (Broken("a"), "a"), {"{x,wrong_type}": 1, "{x,a}": 1}),
     ],
 )  # fmt: skip
 def test_every_value_of_a_variable_is_counted_or_ignored_with_a_reason(
