@@ -171,12 +171,16 @@ class Access:
             self._used(caller.tenant, trace.endpoint, tokens, generated)
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
-        """Raise ``NotPermitted``, and count it, unless ``caller`` may do this; see ``Caller.require``."""
-        try:
-            caller.require(operation, path)
-        except NotPermitted as error:
-            self._count(error.because)
-            raise
+        """Raise ``NotPermitted``, and count it, unless ``caller`` may do this, on the endpoint ``path`` if given."""
+        if operation not in caller.operations:
+            because, message = "operation_not_permitted", f"this caller lacks the right {operation}"
+        elif path is not None and not caller.reaches(path):
+            # Unnamed: a caller that named none (``/predict``) does not learn which endpoint is served.
+            because, message = "endpoint_not_permitted", f"this caller's right {operation} does not cover this endpoint"
+        else:
+            return
+        self._count(because)
+        raise NotPermitted(message, because=because, hint="ask whoever gave out the key for it")
 
     def _known(self, shown: bytes) -> Caller:
         now = self._clock()

@@ -17,7 +17,6 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-from gateway.errors import NotPermitted
 from gateway.trace import CLASSES as CLASSES
 
 INFER: Final = "infer"
@@ -71,20 +70,6 @@ class Caller:
     def reaches(self, path: str) -> bool:
         """Return whether its rights cover the endpoint path ``path``."""
         return len(path) <= _MAX_PATH and any(matches(pattern, path) for pattern in self.endpoints)
-
-    def require(self, operation: str, path: str | None = None) -> None:
-        """Raise ``NotPermitted`` unless it may do ``operation``, on the endpoint ``path`` if given."""
-        if operation not in self.operations:
-            raise NotPermitted(
-                f"this caller lacks the right {operation}", because="operation_not_permitted",
-                hint="ask whoever gave out the key for it",
-            )  # fmt: skip
-        if path is not None and not self.reaches(path):
-            raise NotPermitted(
-                # Unnamed: a caller that named none (``/predict``) does not learn which endpoint is served.
-                f"this caller's right {operation} does not cover this endpoint",
-                because="endpoint_not_permitted", hint="ask whoever gave out the key for it",
-            )  # fmt: skip
 
 
 def _operation(name: str) -> str:

@@ -15,7 +15,7 @@ from gateway.errors import HookFailed, InputRefused
 from gateway.handlers.stacking import StackedCalls
 from gateway.trace import Trace
 from gateway.triton.port import Backend, ModelInfo
-from gateway.triton.tensors import check_whole, from_lists
+from gateway.triton.tensors import from_lists
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -85,10 +85,13 @@ class TritonCall:
         for tensor, value in zip(inputs, values, strict=True):
             dtype = np.dtype(tensor.dtype)
             try:
-                if dtype.kind in "iu":
-                    check_whole(np.asarray(value), dtype)
-                with np.errstate(over="ignore"):
-                    tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=dtype))
+                given: Any = np.asarray(value) if dtype.kind in "iu" else value
+                if dtype.kind in "iu" and given.dtype.kind == "O":
+                    given = np.array(given.tolist())  # by the types of its values
+                with np.errstate(over="ignore", invalid="ignore"):
+                    made = tensors[tensor.name] = np.ascontiguousarray(np.array(given, dtype=dtype))
+                if dtype.kind in "iu" and not np.can_cast(given.dtype, dtype) and not np.all(given == made):
+                    raise ValueError("it has texts, fractions, or numbers beyond that type")
             except (TypeError, ValueError, ArithmeticError) as error:
                 reason = str(error)[:_MAX_REASON_CHARS]
                 raise InputRefused(

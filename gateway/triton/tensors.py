@@ -105,26 +105,6 @@ def from_lists(name: str, dtype: np.dtype[Any], data: object) -> NDArray[Any]:
         raise InputRefused(f"data of input {name} does not fit {datatype}") from None
 
 
-def check_whole(array: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Raise ``ValueError`` or ``OverflowError`` if numpy would make other numbers, of the integer ``dtype``, of it."""
-    if array.dtype.kind == "O":
-        values = array.ravel().tolist()
-        if any(isinstance(value, str | bytes) for value in values):
-            raise ValueError("it has texts")
-        if any(int(value) != value for value in values):
-            raise ValueError("it has fractions")
-        if values:
-            _check_range(min(values), max(values), dtype)
-        return
-    if array.dtype.kind in "SU":
-        raise ValueError("it has texts")
-    if array.dtype.kind not in "iuf" or not array.size or np.can_cast(array.dtype, dtype):
-        return
-    if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
-        raise ValueError("it has fractions or NaN")
-    _check_range(array.min().item(), array.max().item(), dtype)
-
-
 def _check_range(least: float, most: float, dtype: np.dtype[Any]) -> None:
     limits = np.iinfo(dtype)
     if least < limits.min or most > limits.max:

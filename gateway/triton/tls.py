@@ -8,7 +8,6 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +47,6 @@ def in_folder(folder: str, name: str) -> TritonTls | None:
     if not certificate.exists():
         return TritonTls(str(authority), name=name)
     return TritonTls(str(authority) if authority.exists() else "", str(certificate), str(key), name)
-
-
-def in_environment(environ: Mapping[str, str]) -> TritonTls | None:
-    """Return the TLS that the variables of these settings name, for programs that read no other settings."""
-    return in_folder(environ.get("TRITON_GATEWAY_TRITON_TLS", ""), environ.get("TRITON_GATEWAY_TRITON_TLS_NAME", ""))
 
 
 def for_address(address: str, tls: TritonTls | None) -> TritonTls | None:

@@ -86,7 +86,7 @@ def check(state_dir: Path, triton_grpc: str, task_id: str, environ: Mapping[str,
     yield from clearml(task_id, environ)
     key_file = triton.key.key_file(environ.get("TRITON_GATEWAY_TRITON_KEY_FILE", ""), state_dir)
     if triton_grpc:
-        tls = triton.tls.in_environment(environ)
+        tls = triton.tls.in_folder(*(environ.get(f"TRITON_GATEWAY_TRITON_{name}", "") for name in ("TLS", "TLS_NAME")))
         yield from triton_at(
             triton_grpc, http=environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto"), key_file=key_file, tls=tls
         )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.callers.access import Access
 from gateway.callers.rights import Caller, matches
 from gateway.errors import NotPermitted
 
@@ -44,11 +45,12 @@ def test_long_paths_are_not_matched() -> None:
 def test_a_refusal_names_only_the_missing_right() -> None:
     """The right or the endpoint, but not the existing endpoints."""
     caller = Caller("k", "t", ("mine",), frozenset({"infer"}))
-    caller.require("infer", "mine/1")
+    access = Access()
+    access.require(caller, "infer", "mine/1")
     with pytest.raises(NotPermitted, match="lacks the right status") as lacks:
-        caller.require("status")
+        access.require(caller, "status")
     assert "operation_not_permitted" == lacks.value.because
     with pytest.raises(NotPermitted, match="does not cover this endpoint") as lacks:
-        caller.require("infer", "theirs")
+        access.require(caller, "infer", "theirs")
     assert "endpoint_not_permitted" == lacks.value.because
     assert "mine" not in str(lacks.value)
