@@ -62,6 +62,7 @@ from gateway.metrics.workers import Parent
 from gateway.outcome import Serving, in_task
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
+from gateway.path.call import InternalCall
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve
@@ -153,7 +154,7 @@ class Gateway:
             self.table, statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, access=access,
         )  # fmt: skip
-        self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
+        self._feedback = FeedbackRoute(self.table, self.permits, self.observer.feedback.add, access)
         self.connections = Connections(
             keep_alive=settings.keep_alive, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
@@ -427,9 +428,8 @@ class Gateway:
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``, in process if the endpoint is here, else over HTTP. None: refused."""
         path = normalize_url(endpoint, version)
-        timeout = self._settings.request_timeout
         try:
-            answer = await self.plane.call(path, data, timeout)
+            answer = await self.plane.call(InternalCall(path, data))
             # The hook gets plain JSON values, as over HTTP.
             return orjson.loads(orjson.dumps(answer, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
         except (EndpointNotFound, VersionNotFound):
@@ -438,7 +438,7 @@ class Gateway:
             base = task.get("serving_base_url") or self._settings.serving_base_url
             if not base:
                 return None
-            return await asyncio.to_thread(_post, f"{base.rstrip('/')}/{path}", data, timeout)
+            return await asyncio.to_thread(_post, f"{base.rstrip('/')}/{path}", data, self._settings.request_timeout)
         except GatewayError as error:
             _log.info("send_request to %s was refused: %s", path, error.message)
             return None

@@ -16,11 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
 from gateway.errors import EndpointNotFound, InputRefused, MethodNotAllowed
-from gateway.health import Health
 from gateway.http.exchange import Exchange
 from gateway.path.admission import Permits
 from gateway.path.call import Reply
-from gateway.path.routing import RoutingTable, Snapshot, not_read_yet
+from gateway.path.routing import RoutingTable, Snapshot
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
 from gateway.trace import DEFAULT
@@ -77,21 +76,19 @@ class FeedbackRoute:
     def __init__(
         self,
         table: RoutingTable,
-        health: Health,
         permits: Permits,
         count: Count,
         access: Access | None = None,
     ) -> None:
         self._table = table
-        self._health = health
         self._permits = permits
         self._count = count
         self._access = access
 
     async def answer(self, exchange: Exchange, caller: Caller | None = None) -> Reply:
         """Count all labels of a request, or none. Raises ``GatewayError``."""
-        if not self._health.first_sync_done:
-            raise not_read_yet()
+        if not self._table.current.has_been_read:
+            raise self._table.current.missing()
         if exchange.method != "POST":
             raise MethodNotAllowed(f"{exchange.method} is not allowed here", allow="POST")
         permit = self._permits.take(DEFAULT)  # its bytes count among those of requests

@@ -30,7 +30,6 @@ class CachedHandler:
     needs_task = False
 
     def __init__(self, handler: TextHandler, max_entries: int, on_cache: Callable[[bool], None]) -> None:
-        self.handler = handler
         self.text = handler
         self.task = handler.task
         self._max_entries = max_entries
@@ -41,12 +40,12 @@ class CachedHandler:
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``. The time of a cached answer counts as the stage ``prepare``."""
         if type(question) is not dict or ask.needs_outputs:  # token ids, tensors, or more than the answer
-            return await self.handler.answer(question, ask)
+            return await self.text.answer(question, ask)
         started = perf_counter_ns()
         try:
             key = orjson.dumps(question)
         except TypeError:  # a hook's request may hold values that are not JSON
-            return await self.handler.answer(question, ask)
+            return await self.text.answer(question, ask)
         found = self._answers.get(key)
         self._on_cache(found is not None)
         if found is not None:
@@ -54,7 +53,7 @@ class CachedHandler:
             answer, ask.rows, _ = found
             ask.prepare_ns = perf_counter_ns() - started
             return answer
-        answer = await self.handler.answer(question, ask)
+        answer = await self.text.answer(question, ask)
         self._keep(key, ask.rows, answer)
         return answer
 
@@ -73,7 +72,7 @@ class CachedHandler:
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        await self.handler.close()
+        await self.text.close()
 
 
 def size_of(answer: object) -> int:

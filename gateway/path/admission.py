@@ -98,11 +98,10 @@ class Permits:
     """
 
     __slots__ = (
-        "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "pressure", "retry_after",
+        "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "pressure", "retry_after",
     )  # fmt: skip
 
     def __init__(self, max_requests: int, max_bytes: int, pressure: Pressure = NO_PRESSURE) -> None:
-        self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.ceilings = tuple(max(int(share * max_requests), 1) for share in CEILINGS)
         """The maximum of requests in flight, by rank of the class."""
@@ -116,7 +115,7 @@ class Permits:
 
     def full(self, rank: int = DEFAULT) -> Overloaded:
         """Return the refusal of one request too many."""
-        is_batch = rank == BATCH and self.in_flight < self.max_requests
+        is_batch = rank == BATCH and self.in_flight < self.ceilings[DEFAULT]
         return self.refusal("batch_full" if is_batch else "gateway_full", rank)
 
     def refusal(self, because: str, rank: int = DEFAULT) -> Overloaded:

@@ -1,6 +1,6 @@
 """``Ask``: the one object of a request.
 
-A transport makes one (``http.exchange``, ``grpc.server``; ``InternalAsk`` for the gateway's own requests). It is what
+A transport makes one (``http.exchange``, ``grpc.server``; a hook's ``send_request`` has a plain one). It is what
 handlers fill and metrics read (``Trace``), its permit, the holder of its version, its place on the connection, and what
 drives its coroutine (``outcome.Driven``).
 """
@@ -17,8 +17,8 @@ from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.outcome import Driven, Outcome, Serving
 from gateway.path.admission import Permit, Permits
-from gateway.path.call import Call, InternalCall, Route
-from gateway.trace import TRACEPARENT, Trace, clean_id, new_id, parse_traceparent
+from gateway.path.call import Call, Route
+from gateway.trace import Trace, clean_id, new_id, parse_traceparent
 
 MAX_INLINE_BYTES: Final = 256 << 10
 """Work on at most this many bytes takes a few milliseconds and runs on the event loop."""
@@ -106,11 +106,9 @@ class Ask(Trace, Permit, Driven):
 
     def respond(self, reply: Any) -> None:
         """Write the answer; if pieces of it were sent, its end."""
-        raise NotImplementedError
 
     def refuse(self, error: GatewayError, route: Route) -> None:
         """Write the refusal."""
-        raise NotImplementedError
 
     async def send(self, event: Event) -> None:
         """Send one piece of the answer, from a task; return when there is room for the next."""
@@ -127,19 +125,3 @@ class Ask(Trace, Permit, Driven):
         if version is not None and self.call is not None:
             self.rendered = self.call.render(answer, version, self)
         return answer
-
-
-class InternalAsk(Ask):
-    """A hook's ``send_request``. It has no caller and no permit."""
-
-    def __init__(self, call: InternalCall) -> None:
-        super().__init__(parent=TRACEPARENT.get())
-        self.call = call
-
-    def respond(self, reply: Any) -> None:
-        """Its answer is in the trace."""
-
-    def refuse(self, error: GatewayError, route: Route) -> None:
-        """Keep the error."""
-        del route
-        self.error = error

@@ -37,12 +37,12 @@ from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.outcome import in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
-from gateway.path.ask import Ask, InternalAsk
-from gateway.path.call import UNADDRESSED, Call, InternalCall, Reply, Route
+from gateway.path.ask import Ask
+from gateway.path.call import UNADDRESSED, Call, Reply, Route
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
 from gateway.path.routing import RoutingTable
-from gateway.trace import CLASSES, FALLBACK, Trace
+from gateway.trace import CLASSES, FALLBACK, TRACEPARENT, Trace
 from preprocessing.errors import PreprocessingError
 
 if TYPE_CHECKING:
@@ -284,17 +284,13 @@ class DataPlane:
         """Call ``listener`` with the trace of every request that ends."""
         self._listeners.append(listener)
 
-    async def call(self, path: str, body: object, timeout: float) -> object:
+    async def call(self, call: Call) -> Any:
         """Answer a hook's ``send_request`` in this process, counted like any request. Raises ``GatewayError``.
 
-        It needs no permit, because the request that the hook works on has one.
+        It has no caller, and needs no permit, because the request that the hook works on has one.
         """
-        call = InternalCall(path, body)
-        call.timeout = timeout
-        return await self.answer_to(InternalAsk(call))
-
-    async def answer_to(self, ask: InternalAsk) -> Any:
-        """Return the answer to a request of the gateway's own. Raises ``GatewayError``."""
+        ask = Ask(parent=TRACEPARENT.get())
+        ask.call = call
         await ask.served(serve(ask, UNADDRESSED, self))
         if ask.error is not None:
             raise ask.error

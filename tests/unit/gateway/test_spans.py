@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.errors import ClientGone, GatewayError, InputRefused, ModelFailed
-from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from gateway.settings import trace_protocol
 from gateway.spans import Spans
@@ -119,7 +118,7 @@ async def test_a_client_error_has_no_error_status(spanned: Spanned, error: Gatew
     call = InternalCall("e", {})
     call.question = Mock(side_effect=error)  # type: ignore[method-assign]
     with pytest.raises(type(error)):
-        await spanned.gateway.plane.answer_to(InternalAsk(call))
+        await spanned.gateway.plane.call(call)
     (span,) = spanned.kept.spans
     attributes = span.attributes or {}
     assert (code, 0, error.kind) == (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway.handlers.endpoint import Lookup
-from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
@@ -31,7 +30,7 @@ class Told(InternalCall):
 async def test_a_large_answer_is_written_in_a_thread(served: Any, rows: int, is_aside: bool) -> None:
     """Also if it consists of several calls to the model (one call has 60 rows)."""
     call = Told("e", {"text": ["good"] * rows})
-    reply = await served.gateway.plane.answer_to(InternalAsk(call))
+    reply = await served.gateway.plane.call(call)
     assert rows == len(reply["results"])
     assert is_aside == (call.written_in != threading.get_ident())
 
@@ -48,14 +47,14 @@ async def test_a_long_text_is_tokenized_in_a_thread(
     processor = stack.gateway.table.current.endpoints[name].handler.processor
     encode, threads = processor.encode, []
     monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
-    await stack.gateway.plane.answer_to(InternalAsk(InternalCall(name, {"text": "one " * words})))
+    await stack.gateway.plane.call(InternalCall(name, {"text": "one " * words}))
     assert [is_aside] == [one != threading.get_ident() for one in threads]
 
 
 async def test_what_a_tokenizer_alone_answers_is_found_in_a_thread(served: Any) -> None:
     """All tokens of many texts, or the text of many ids."""
     call = InternalCall("e", Lookup(lambda _: threading.get_ident()))
-    assert threading.get_ident() != await served.gateway.plane.answer_to(InternalAsk(call))
+    assert threading.get_ident() != await served.gateway.plane.call(call)
 
 
 async def test_the_rows_of_a_client_that_left_are_taken_back(served: Any) -> None:

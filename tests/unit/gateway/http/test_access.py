@@ -258,7 +258,7 @@ async def test_a_revoked_key_is_refused_soon_after_its_file_was_replaced(keyed: 
 async def test_a_caller_without_rights_does_not_learn_that_an_endpoint_is_busy(keyed: Any, keyring: Keyring) -> None:
     """Where the body names the endpoint, the check of rights comes after the body."""
     endpoint, permits = keyed.gateway.table.current.endpoints["e"], keyed.gateway.permits
-    permits.in_flight = permits.max_requests - 1
+    permits.in_flight = permits.ceilings[1] - 1
     endpoint._leases += 10
     for name, status in (("others", 403), ("good", 429)):
         body = {"model": "e", "input": "good"}

@@ -20,6 +20,7 @@ from gateway.errors import (
 )
 from gateway.handlers.endpoint import Event, ask_version
 from gateway.outcome import Outcome
+from gateway.path.call import InternalCall
 from gateway.path.canary import weighted
 from gateway.trace import TRACEPARENT, Trace
 from preprocessing.errors import InvalidOutput, TooLong
@@ -241,7 +242,7 @@ async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error()
     """
     made = Plane("e", max_requests=1)
     made.permits.take()
-    asking, leaving = (asyncio.create_task(made.plane.call("e", {"text": "x"}, LIMIT_S)) for _ in range(2))
+    asking, leaving = (asyncio.create_task(made.plane.call(InternalCall("e", {"text": "x"}))) for _ in range(2))
     await asyncio.sleep(0)
     leaving.cancel()
     jobs: list[Job] = made.endpoints["e"].handler.jobs  # type: ignore[attr-defined]
@@ -251,7 +252,7 @@ async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error()
     with pytest.raises(asyncio.CancelledError):
         await leaving
     with pytest.raises(EndpointNotFound):
-        await made.plane.call("none", {}, LIMIT_S)
+        await made.plane.call(InternalCall("none", {}))
     assert {"ok", "client_gone", "endpoint_not_found"} == {trace.outcome for trace in made.ended}
     assert 2 == made.endpoints["e"].released
 
