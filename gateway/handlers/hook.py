@@ -43,9 +43,8 @@ class HookHandler:
 
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
-        body: object = question
         ask.rows = 1
-        data: Any = {**body} if type(body) is dict else body
+        data: Any = {**question} if type(question) is dict else question
         state: dict[str, Any] = {}
         executor, call, calls = self._executor, self.call, self._calls
         if call is None or calls is None:

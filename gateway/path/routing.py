@@ -105,21 +105,14 @@ class Snapshot:
         pending = self.pending.get(default or path)
         if pending is not None:
             return ModelNotReady(f"endpoint {default or path} is {pending.state}: {pending.reason}", retry_after=2)
-        base = path.rpartition("/")[0]
         urls = sorted({*self.endpoints, *self.pending, *self.canaries})
-        versions = [u for u in urls if u.startswith(path + "/")]
-        if versions:
-            why = f"its default version {_shown(default)} was removed" if default else "no default version is recorded"
+        base = path.rpartition("/")[0]
+        near = [u for u in urls if u.startswith(f"{path}/") or (base and f"{u}/".startswith(f"{base}/"))]
+        if near:
+            known = ", ".join(near[:10])
             return VersionNotFound(
-                f"endpoint {_shown(path)} needs a version: {why}",
-                hint=f"call one of {', '.join(versions[:10])}, or choose a default: triton-gateway default "
-                f"{_shown(path)} VERSION",
-            )
-        siblings = [u for u in urls if base and (u == base or u.startswith(base + "/"))]
-        if siblings:
-            return VersionNotFound(
-                f"endpoint {_shown(base)} has no version {_shown(path.rpartition('/')[2])}",
-                hint=f"it has {', '.join(siblings[:10])}",
+                f"no version answers at {_shown(path)}",
+                hint=f"call one of {known}, or choose a default: triton-gateway default ENDPOINT VERSION",
             )
         hint = f"deployed are {', '.join(urls[:10])}" if urls else "none is; `triton-gateway deploy FOLDER` adds one"
         what = f"endpoint {_shown(path)} does not exist" if path else "no endpoint is served here"
