@@ -405,7 +405,7 @@ DRIFT: Final = Board(
                    by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}",
                    "suffix:values/s"),
             Panel("References", "Number of values in each reference.",
-                  (_table(f"sum without (bin) ({catalog.DRIFT_REFERENCE.name}{{{_PICK}}} >= 0)"),),
+                  (_table(f"sum without (bin) ({catalog.DRIFT_REFERENCE.name}{{{_PICK}}})"),),
                   "table", width=24, values=("values",)),
         )),
     ),

@@ -7,7 +7,6 @@ workers) use the copy, in another thread.
 
 from __future__ import annotations
 
-import math
 import time
 from array import array
 from bisect import bisect_left
@@ -131,10 +130,10 @@ class Accumulator:
         self._gauges[_series(metric, labels)] = Gauge(value, time.monotonic())
 
     def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set the gauges of a metric to ``values``, by labels; others that were set this way become NaN."""
+        """Set the gauges of a metric to ``values``, by labels; others that were set this way go."""
         before = self._shown.get(metric.name, {})
         for gone in before.keys() - values.keys():
-            self.set(metric, math.nan, *gone)
+            del self._gauges[Series(metric.name, gone)]
         for labels, value in values.items():
             if before.get(labels) != value:
                 self.set(metric, value, *labels)

@@ -52,8 +52,8 @@ REQUEST_SECONDS: Final = Metric(
 OBJECTIVE: Final = Metric(
     "gateway_objective_ratio", "gauge",
     "What an endpoint promises: the share of requests that are answered (objective availability), or of answers that "
-    "come within the given seconds (objective latency). 0: no promise. NaN: removed. The empty endpoint has the "
-    "default.", ("endpoint", "objective", "within"),
+    "come within the given seconds (objective latency). 0: no promise. The empty endpoint has the default.",
+    ("endpoint", "objective", "within"),
 )  # fmt: skip
 OBJECTIVE_ANSWERS: Final = Metric(
     "gateway_objective_answers_total", "counter",
@@ -180,8 +180,7 @@ VARIABLE_IGNORED: Final = Metric(
 _BIN: Final = (*_VARIABLE, "bin")
 DRIFT_REFERENCE: Final = Metric(
     "gateway_drift_reference_observations", "gauge",
-    "Number of a variable's values in its reference, by bin (upper bound or value; other; missing). NaN: no longer in "
-    "the reference.", _BIN,
+    "Number of a variable's values in its reference, by bin (upper bound or value; other; missing).", _BIN,
 )  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
@@ -198,7 +197,7 @@ SHADOW_GROUPS: Final = Metric(
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
     "Until when (Unix time) a controller guards the rollout of this route: 30 s after its last look; 0: nobody. Only "
-    "while its canary has a weight. NaN: it has ended.",
+    "while its canary has a weight.",
     ("endpoint",),
 )  # fmt: skip
 PAYLOADS: Final = Metric(
@@ -227,7 +226,7 @@ CONFIGURATION_FAULTS: Final = Metric(
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
     "gateway_endpoint_ready", "gauge",
-    "1: this version is served. 0: it is pending, or has failed. NaN: it is no longer configured.",
+    "1: this version is served. 0: it is pending, or has failed.",
     ("endpoint", "version"),
 )  # fmt: skip
 LAST_CONTACT: Final = Metric(
@@ -235,13 +234,12 @@ LAST_CONTACT: Final = Metric(
 )
 BACKEND_UP: Final = Metric(
     "gateway_backend_up", "gauge",
-    "1: this Triton answers this gateway. 0: it does not. NaN: no served endpoint needs it (any more).",
+    "1: this Triton answers this gateway. 0: it does not.",
     ("backend", "pool"),
 )  # fmt: skip
 POOL_WAITING: Final = Metric(
     "gateway_pool_waiting_requests", "gauge",
-    "Calls and builds of versions that wait because no Triton of the pool answers; 1 for a minute after the last one. "
-    "NaN: no served endpoint needs the pool (any more).",
+    "Calls and builds of versions that wait because no Triton of the pool answers; 1 for a minute after the last one.",
     ("pool",),
 )  # fmt: skip
 POLL: Final = Metric(
@@ -249,8 +247,7 @@ POLL: Final = Metric(
 )
 MODEL_INFO: Final = Metric(
     "gateway_model_info", "gauge",
-    "1 for the current model of a served version, NaN for its earlier models: id, name and page in ClearML, and its "
-    "pool.",
+    "1 for the model of a served version: id, name and page in ClearML, and its pool.",
     ("endpoint", "version", "model_id", "model", "link", "pool"),
 )  # fmt: skip
 BUILD_INFO: Final = Metric(

@@ -161,7 +161,7 @@ class Observer:
         self._numbers.set(metric, value, *labels)
 
     def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set the gauges of a metric by labels; those that were set this way before and are missing become NaN."""
+        """Set the gauges of a metric by labels; those that were set this way before and are missing go."""
         self._numbers.show(metric, values)
 
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:

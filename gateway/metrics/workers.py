@@ -40,7 +40,7 @@ _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
 _PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, POOL_WAITING))
-"""Gauges of what each worker has of its own: of several workers, they add up. NaN is nothing, unless all have it."""
+"""Gauges of what each worker has of its own: of several workers, they add up."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
@@ -57,10 +57,7 @@ def together(series: Series, one: Any, other: Any) -> Any:
         marks = sorted((*one.exemplars.items(), *other.exemplars.items()), key=lambda mark: mark[1].at)
         return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes(), dict(marks))
     newest = max(one, other, key=lambda value: float(value.at))
-    if series.metric in _PARTS:
-        parts = [each.value for each in (one, other) if not math.isnan(each.value)]
-        return newest._replace(value=sum(parts) if parts else math.nan)
-    return newest
+    return newest._replace(value=one.value + other.value) if series.metric in _PARTS else newest
 
 
 @dataclass
@@ -104,7 +101,8 @@ class Totals:
                 self._asked[mine] = _Question(worker, number, asked, self._clock() + WAIT_S, awaited)
             elif word == "reports":
                 if content:
-                    self._living[worker] |= pickle.loads(content)  # noqa: S301 - as above
+                    known = self._living[worker] | pickle.loads(content)  # noqa: S301 - as above
+                    self._living[worker] = {key: value for key, value in known.items() if value is not None}
                 if number in self._asked:
                     self._asked[number].awaited.discard(worker)
         if words:
@@ -202,6 +200,7 @@ class Parent:
     def _write(self, own: Snapshot, number: int) -> bool:
         before = self._reported
         report = {series: value for series, value in own.items() if before.get(series) != value}
+        report |= dict.fromkeys(before.keys() - own.keys())  # type: ignore[arg-type]  # gauges that are gone: None
         content = pickle.dumps(report) if report else b""
         is_sent = not (report or number) or _send(self._link, "reports", number, content)
         if is_sent:

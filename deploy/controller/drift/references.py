@@ -24,7 +24,7 @@ def references(reading: Reading) -> dict[Key, drift.Bins]:
     for _, numbers in sorted(reading.numbers.items()):
         of: dict[Key, dict[str, float]] = defaultdict(dict)
         for (name, *labels), count in numbers.items():
-            if name == REFERENCE and count >= 0:  # NaN: no longer in use
+            if name == REFERENCE:
                 endpoint, version, variable, bin_name = labels
                 of[endpoint, version, variable][bin_name] = count
         found |= {key: drift.in_order(bins) for key, bins in of.items()}

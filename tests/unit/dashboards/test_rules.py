@@ -15,7 +15,7 @@ from tests.kube_tools import EVERY_RULE
 
 ROOT = Path(__file__).parents[3]
 Evaluate = Callable[..., None]
-NAN = " ".join(["NaN"] * 60)
+GONE = "stale"
 FAILED_LEFT = f'{rules.FAILED_LEFT}{{endpoint="e"}}'
 
 
@@ -148,7 +148,7 @@ FIVE_PERCENT = requests(ok="0+95x200", internal="0+5x200")
     ("alert", "at", "series"),
     [
         ("GatewayDrift", "6m", evidence("drift", a="100x100") | evidence(b="0x100")),
-        ("GatewayDrift", "6m", evidence("drift", a="100x100") | evidence(b=NAN)),  # judged no more
+        ("GatewayDrift", "6m", evidence("drift", a="100x100") | evidence(b=GONE)),  # judged no more
         (PAGE, "10m", requests(ok="0+95x200", backend_unavailable="0+5x200")),
         (PAGE, "10m", requests(ok="0+9900x200", internal="0+100x200") | availability("0.9999x200")),
         # Of 80 % no rate of failures is 14.4 times what it allows: it pages when nothing works.
@@ -180,7 +180,7 @@ def test_an_alert_fires(evaluate: Evaluate, alert: str, at: str, series: dict[st
     ("alert", "at", "series"),
     [
         ("GatewayDrift", ["6m"], evidence("moved", a="50x100") | evidence(b="0x100")),
-        ("GatewayDrift", ["6m"], evidence("drift", a=NAN) | evidence(b="0x100")),
+        ("GatewayDrift", ["6m"], evidence("drift", a=GONE) | evidence(b="0x100")),
         ("GatewayDrift", ["6m"], evidence(x="2x100") | moved("x", A=0.4)),
         # A caller's mistakes, and one failure alone.
         (BURN, ["60m"], requests(ok="0+95x200", input_refused="0+50x200", endpoint_not_found="0+9x200")),
@@ -190,11 +190,11 @@ def test_an_alert_fires(evaluate: Evaluate, alert: str, at: str, series: dict[st
         ("GatewayLatencyBudgetBurn", ["60m"], latency("0.99x200", "0+995x200", "0+5x200")),
         # All were late for 100 ms; for 300 ms, which counts now, none is.
         ("GatewayLatencyBudgetBurn", ["12m", "30m", "60m"],
-         latency(f"0.99x10 {NAN}", "0x200", "0+100x10 1000x190", "0.1")
+         latency(f"0.99x10 {GONE}", "0x200", "0+100x10 1000x190", "0.1")
          | latency("_x10 0.99x190", "_x9 0 0+100x190", "_x9 0x190")),
         ("GatewayCanaryRegression", ["20m"], sides("0+5x60", "0+60x60")),  # both fail
         ("GatewayCanaryUnguarded", ["5m", "20m"], guarded(a="90+60x60", b="30+60x60")),
-        ("GatewayCanaryUnguarded", ["7m", "40m"], guarded(a=f"90+60x5 {NAN}")),  # it has ended
+        ("GatewayCanaryUnguarded", ["7m", "40m"], guarded(a=f"90+60x5 {GONE}")),  # it has ended
         ("GatewayMirrorDisagrees", ["6m", "30m"], mirrored(agreed="0+93x60", differed="0+7x60", dropped="0+500x60")),
         ("GatewayMirrorDisagrees", ["6m", "30m"], mirrored(agreed="0+1x60", differed="0+1x60")),
         ("GatewayRequestsRefused", ["20m"], requests(ok="0+90x60", input_refused="0+10x60")),
@@ -216,7 +216,7 @@ def test_an_alert_does_not_fire(evaluate: Evaluate, alert: str, at: list[str], s
         ('endpoint:gateway_requests_failed:ratio_rate5m{endpoint="e"}', 0.05, FIVE_PERCENT),
         (LATE_LEFT, -19.0, LATE),
         # A promise that is taken back leaves the one of all.
-        (rules.AVAILABILITY, 0.999, FIVE_PERCENT | availability(f"0.9x20 {NAN}")),
+        (rules.AVAILABILITY, 0.999, FIVE_PERCENT | availability(f"0.9x20 {GONE}")),
     ],
 )
 def test_what_is_recorded_of_an_error_budget(
@@ -234,7 +234,7 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
             'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0x60",
             'gateway_registry_poll_seconds{instance="i"}': "5x60",
             'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0x60",
-            'gateway_endpoint_ready{endpoint="gone",version="1",instance="i"}': f"0 {NAN}",
+            'gateway_endpoint_ready{endpoint="gone",version="1",instance="i"}': f"0 {GONE}",
             'gateway_endpoint_builds_total{instance="i",outcome="model_not_ready"}': "0+1x60",
             'gateway_configuration_faults{job="g",instance="i"}': "1x60",
             'gateway_callers_source_good{job="g",instance="i",source="keys_file"}': "0x60",
@@ -265,7 +265,7 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
             'gateway_backend_up{backend="t:8001",instance="j"}': "1 0x60",
             'gateway_backend_up{backend="u:8001",instance="i"}': "1 0x60",
             'gateway_backend_up{backend="u:8001",instance="j"}': "1x60",
-            'gateway_backend_up{backend="gone:8001",instance="i"}': f"0 {NAN}",
+            'gateway_backend_up{backend="gone:8001",instance="i"}': f"0 {GONE}",
             'up{job="controller",instance="c"}': "1 0x60", 'up{job="controller",release="two",instance="d"}': "1 0x60",
             'up{job="controller",release="two",instance="e"}': "1x60",
             'controller_leads{job="controller",release="two",instance="e"}': "1x60",

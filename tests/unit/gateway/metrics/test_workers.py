@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 from collections.abc import AsyncIterator, Sequence
 
@@ -160,15 +159,25 @@ def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
         numbers.set(catalog.IN_FLIGHT, value)
         numbers.set(catalog.WORK, value, "e", "1")
         numbers.set(catalog.POLL, value)
-        numbers.set(catalog.POOL_WAITING, value, "p")
-    living.set(catalog.POOL_WAITING, math.nan, "p")
     ended.set(catalog.BACKEND_UP, 1, "gone", "p")
     living.set(catalog.BACKEND_UP, 1, "there", "p")
     merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
     assert ({(): 3.0}, {(): 2.0}) == (counted(merged, catalog.IN_FLIGHT), counted(merged, catalog.POLL))
     assert {("e", "1"): 3.0} == counted(merged, catalog.WORK)
-    assert {("p",): 1.0} == counted(merged, catalog.POOL_WAITING), "a pool that the newest worker does not know"
     assert {("there", "p"): 1.0} == counted(merged, catalog.BACKEND_UP)
+
+
+def test_what_a_worker_shows_no_more_is_gone() -> None:
+    """Prometheus then marks it as stale."""
+    family, numbers = Family(), Accumulator()
+    way = family.add("one")
+    for shown in ({("p",): 1.0, ("q",): 1.0}, {("q",): 1.0}, {}):
+        numbers.show(catalog.POOL_WAITING, shown)
+        way._write(numbers.snapshot(), 0)
+        family.totals.hear(family.of["one"][0])
+        assert shown == counted(family.totals.sum(), catalog.POOL_WAITING)
+    way.close(numbers.snapshot())
+    family.end("one")
 
 
 def test_what_could_not_be_sent_is_in_the_next_report() -> None:

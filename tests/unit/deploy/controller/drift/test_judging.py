@@ -51,7 +51,7 @@ class World:
         """Set the reference of the variable; the former one is no longer in use."""
         for counters in [self.counters[name] for name in gateways or self.counters]:
             for series in [one for one in counters if one.startswith("gateway_drift")]:
-                counters[series] = float("nan")
+                del counters[series]
             for name, count in bins.items():
                 counters[f'gateway_drift_reference_observations{{{OF},bin="{name}"}}'] = count
             for name in ("cat", "dog", "eel"):
