@@ -346,7 +346,7 @@ def _bin_in_order(expr: str) -> str:
 
 
 _DAYS: Final = catalog.DRIFT_EVIDENCE.name
-_CAUSES: Final = f'{_DAYS}{{state="drift"}} >= 0'
+_CAUSES: Final = f'{_DAYS}{{state="drift"}}'
 """The variables that are causes of their endpoint's alarm."""
 
 
@@ -375,10 +375,10 @@ DRIFT: Final = Board(
         Section("How sure it is", (
             Panel("Evidence of the endpoint", "Chance alone gives as much at most once in that many days. At the red "
                   "line the alert fires.",
-                  (Query(by(("endpoint",), f"{_DAYS}{{{_BY_ENDPOINT}}} >= 0", "avg"), "{{endpoint}}"),),
+                  (Query(by(("endpoint",), f"{_DAYS}{{{_BY_ENDPOINT}}}", "avg"), "{{endpoint}}"),),
                   unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by variable", "The endpoint's evidence is the mean over all variables and versions.",
-                   by(("variable",), f"{_DAYS}{{{_PICK}}} >= 0", "avg"), "{{variable}}", "suffix:days"),
+                   by(("variable",), f"{_DAYS}{{{_PICK}}}", "avg"), "{{variable}}", "suffix:days"),
         )),
         Section("Distributions", (
             Panel("Now and in the reference", "The chosen variable: share of each bin in the last hour and in the "
