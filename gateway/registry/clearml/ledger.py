@@ -30,22 +30,7 @@ HISTORY_TAG: Final = "triton-gateway-history"
 REPORTS_TAG: Final = "triton-gateway-reports"
 """Marks another companion: what model syncs report, what the controller judges, and who leads. It wakes nobody."""
 
-_WRITTEN: Final = "Written by triton-gateway for the serving service that is this Task's parent: "
-_COMPANIONS: Final = {
-    SYSTEM_TAG: (
-        "records", "content hashes of models, rollouts, version numbers and hashes of callers' keys. Keep it: without "
-        "it a model that was overwritten is not noticed, and keys end.",
-    ),
-    HISTORY_TAG: (
-        "history", "who changed endpoints, weights, defaults and callers' keys, when, from what to what "
-        "(`triton-gateway history`). Nothing else depends on it.",
-    ),
-    REPORTS_TAG: (
-        "reports", "what each model sync has loaded, what the controller has found of drift and labels, and which "
-        "controller leads. It is written anew within an hour; only the labels counted before would be forgotten.",
-    ),
-}  # fmt: skip
-"""System tag → the last words of the Task's name, and what is in it."""
+_WRITTEN: Final = "Written by triton-gateway for the serving service that is this Task's parent. Keep it."
 _MAX_COMPANIONS: Final = 100
 
 
@@ -127,10 +112,10 @@ class ClearMLLedger:
 
     def _created(self) -> str:
         serving = self._call("tasks", "get_by_id", {"task": self._followed()})["task"]
-        called, what = _COMPANIONS[self._tag]
+        called = self._tag.rpartition("-")[2]  # records, history or reports
         body = {
             "name": f"{serving.get('name') or 'serving'}: {called} of triton-gateway", "type": "custom",
-            "parent": self._followed(), "system_tags": [self._tag], "comment": _WRITTEN + what,
+            "parent": self._followed(), "system_tags": [self._tag], "comment": _WRITTEN,
             **({"project": serving["project"]} if serving.get("project") else {}),
         }  # fmt: skip
         made = str(self._call("tasks", "create", body)["id"])
