@@ -55,7 +55,7 @@ def test_credentials_name_a_caller_or_are_refused_with_a_reason_that_is_counted(
 
 def test_a_key_ends_at_its_expiry() -> None:
     """Also one that is remembered."""
-    known = Known(expires="2001-09-09T01:46:40Z")
+    known = Known(expires="2001-09-09T03:46:40+02:00")
     known.now = seconds("2001-09-09T01:46:39Z")
     assert "acme" == known.ask(authorization=f"Bearer {known.key}")
     known.now += 1
