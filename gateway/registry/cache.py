@@ -29,9 +29,10 @@ from pydantic import TypeAdapter
 
 from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
+from gateway.manifest import is_weights
 from gateway.registry.parts import Remote
 from gateway.registry.port import Parts, Registry
-from gateway.registry.unpack import is_read, unpack
+from gateway.registry.unpack import unpack
 from gateway.spec import CONTENT_HASH, ArtifactRef, Content, ModelRecord, ServingTask, contents, overwritten, records_of
 
 _log = logging.getLogger("triton_gateway.cache")
@@ -112,7 +113,7 @@ class ArtifactCache:
                 return found
         if record.is_package and (stored := self._registry.parts(record.uri)) is not None:
             return self._files(entry, record, partial(_fetch_parts, stored, record.uri))
-        if not record.is_package and not is_read(record.uri):
+        if not record.is_package and is_weights(record.uri):
             return self._files(entry, record, lambda _: {})
         return self.model(record)
 

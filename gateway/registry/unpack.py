@@ -35,11 +35,6 @@ _BROKEN: Final = (
 )  # fmt: skip
 
 
-def is_read(name: str) -> bool:
-    """Whether gateways need a file of a model: all but its weights, which only Triton reads."""
-    return not manifest.is_weights(name)
-
-
 def unpack(archive: Path | Remote, folder: Path, *, weights: bool = True) -> str:
     """Unpack a zip into the empty ``folder``; nothing is written outside it.
 
@@ -56,7 +51,7 @@ def unpack(archive: Path | Remote, folder: Path, *, weights: bool = True) -> str
         with zipfile.ZipFile(archive if isinstance(archive, Path) else archive.buffered()) as packed:
             members = packed.infolist()
             _check(members, name)
-            wanted = [member for member in members if weights or is_read(member.filename)]
+            wanted = [member for member in members if weights or not manifest.is_weights(member.filename)]
             _check_size(sum(member.file_size for member in wanted), name, size, folder)
             hashes = {member.filename: _write(packed, member, name, folder) for member in wanted}
     except _BROKEN as error:
@@ -100,7 +95,7 @@ def _write(packed: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, folder: 
         target = folder / path_within(member.filename)
     except ValueError as error:
         raise ArtifactCorrupt(f"{name} holds {error}", hint=_AGAIN) from error
-    digest = hashlib.sha256() if is_read(member.filename) else None
+    digest = None if manifest.is_weights(member.filename) else hashlib.sha256()
     try:
         if member.is_dir():
             target.mkdir(parents=True, exist_ok=True)

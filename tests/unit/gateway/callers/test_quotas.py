@@ -109,6 +109,17 @@ def test_a_body_that_was_not_announced_counts_once_it_is_read() -> None:
     assert tenant.ask(60.0)
 
 
+def test_a_refusal_says_when_enough_has_come_in() -> None:
+    """Half a minute for one of two requests a minute."""
+    quota = Tenant(requests_per_minute=2).quotas.of("t", 0.0)
+    assert quota is not None
+    for _ in range(2):
+        quota.admit(0, 0.0)
+    with pytest.raises(QuotaExceeded) as refused:
+        quota.admit(0, 0.0)
+    assert 30 == refused.value.retry_after
+
+
 def test_changed_limits_keep_the_used_part() -> None:
     """A request that began before settles with the new limits. Tenants without limits are not stored."""
     tenant = Tenant(requests_per_minute=100, tokens_per_minute=100)
