@@ -17,7 +17,7 @@ from gateway.errors import Draining, Overloaded, RequestError
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.path.routing import RoutingTable, not_read_yet
+from gateway.path.routing import RoutingTable
 from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW, Flow
 
 SHARE: Final = 8
@@ -171,11 +171,8 @@ class AdmissionControl:
 
         Raises ``Draining``, ``Unavailable``, ``EndpointNotFound``, ``VersionNotFound`` or ``Overloaded``.
         """
-        health = self._health
-        if health.is_draining:
+        if self._health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
-        if not health.first_sync_done:
-            raise not_read_yet()
         if path is not None:
             if not self._table.current.at(path):
                 raise self._table.current.missing(path)

@@ -97,7 +97,7 @@ class Snapshot:
     def missing(self, path: str = "") -> EndpointNotFound | VersionNotFound | Unavailable:
         """Return the error of a path without a route. An empty path stands for the only endpoint."""
         if not self.has_been_read:
-            return not_read_yet()
+            return Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
         if not path and self.pending:
             states = sorted({pending.state for pending in self.pending.values()})
             return ModelNotReady(f"no endpoint is served yet: what is configured is {', '.join(states)}", retry_after=2)
@@ -130,11 +130,6 @@ class RoutingTable:
     def swap(self, snapshot: Snapshot) -> None:
         """Publish ``snapshot``."""
         self.current = snapshot
-
-
-def not_read_yet() -> Unavailable:
-    """Return the error of every path before the first configuration."""
-    return Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
 
 
 def _shown(path: str) -> str:

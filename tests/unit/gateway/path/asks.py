@@ -155,7 +155,6 @@ class Plane:
         self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
     ) -> None:
         self.table, self.health = RoutingTable(), Health()
-        self.health.first_sync_done = True
         self.permits = Permits(max_requests, max_bytes, Pressure(limits))
         self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
         self.ended: list[Trace] = []
