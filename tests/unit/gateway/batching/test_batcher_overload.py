@@ -43,11 +43,13 @@ class Stack:
         self.server = Server(loop, PRICE, random.Random(1))
         self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, clock=loop.time, servers=ONE_SERVER)
         self.ended: dict[str, tuple[float, Exception | None]] = {}
+        self.timeouts: list[float] = []
         self.failures = 0
         """So many of the next calls fail for a reason of one of their rows."""
 
     async def run(self, rows: Sequence[Row], timeout: float) -> Any:
         """One call."""
+        self.timeouts.append(timeout)
         if self.failures:
             self.failures -= 1
             raise BackendRefused("one of them is bad")
@@ -130,6 +132,26 @@ async def test_a_request_with_nothing_in_front_is_always_sent(loop: SimulatedLoo
         await asyncio.sleep(1.5)
     await stack.batcher.close()
     assert [stack.ended[f"short {number}"][1] for number in range(3)] == [None] * 3
+
+
+@simulated
+async def test_a_request_knows_how_long_it_was_queued_and_how_long_its_call_took(loop: SimulatedLoop) -> None:
+    """Both together are all of its time. A call may run until the latest deadline of its requests."""
+    stack, ended = Stack(loop), []
+    await stack.learn()
+    await asyncio.sleep(1)
+    for within in (60.0, 5.0, 9.0):  # the first leaves at once, the others wait for its call and share the next one
+        began = loop.time()
+        begin(stack.batcher, [Row(4)], began + within, lambda one, *_, at=began: ended.append((one, loop.time() - at)))
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(1)
+    await stack.batcher.close()
+    queued, took = ([getattr(one, name) * 1e-9 for one, _ in ended] for name in ("queued_ns", "infer_ns"))
+    assert pytest.approx([0.0, 0.08, 0.06], abs=0.02) == queued
+    assert pytest.approx([all_of_it for _, all_of_it in ended], abs=1e-3) == list(
+        map(sum, zip(queued, took, strict=True))
+    )
+    assert pytest.approx([60.0, 9.0 - queued[2]], abs=1e-3) == stack.timeouts[-2:]
 
 
 def limited(loop: SimulatedLoop, pressure: Pressure | None = None) -> Stack:
@@ -233,4 +255,7 @@ async def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are
     assert max(ended[number][0] - came[number] for number in ended if number > 120) < 0.5
     waited = [number for number in refused if ended[number][0] == first]
     assert len(waited) > 1
+    assert any(
+        came[number] < first for number in range(max(waited) + 1, 240) if number % 12
+    )  # not all that were queued
     assert all(ended[number][1] is None for number in range(max(waited) + 1, max(waited) + ROWS // 2))

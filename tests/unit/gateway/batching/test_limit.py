@@ -8,6 +8,7 @@ import pytest
 
 from gateway.batching.entries import BatchLimits
 from gateway.batching.limit import WorkLimit
+from gateway.batching.pressure import PRESSED_S, Pressure
 from tests.simulated import learned
 
 ROWS = 10
@@ -52,3 +53,15 @@ def test_some_milliseconds_of_work_are_always_admitted() -> None:
     quick, slow = limit_of(10e-6, 1e-6), limit_of(20e-3, 1e-3)
     assert quick.most(2) == 0.02
     assert slow.most(2) == 2 * slow.full == pytest.approx(slow.work(2 * ROWS, 2 * ROWS), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rule", "pressed", "later"), [("off", False, False), ("auto", True, False), ("always", True, True)]
+)
+def test_a_refusal_puts_limits_into_force_for_a_while(rule: str, pressed: bool, later: bool) -> None:
+    """Those of its version and of the process, unless they are off; those of another version stay as they were."""
+    process = Pressure(rule)
+    version, other = process.below(), process.below()
+    version.press(10.0)
+    assert (pressed, pressed, rule == "always") == (process.is_on, version.look(9.9 + PRESSED_S), other.is_on)
+    assert (later, later) == (process.look(10.1 + PRESSED_S), version.look(10.1 + PRESSED_S))
