@@ -156,7 +156,8 @@ class Plane:
     ) -> None:
         self.table, self.health = RoutingTable(), Health()
         self.permits = Permits(max_requests, max_bytes, Pressure(limits))
-        self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
+        self.observer = Observer()
+        self.plane = DataPlane(self.table, self.permits, self.observer, self.health, timeout=timeout)
         self.ended: list[Trace] = []
         self.plane.subscribe(self.ended.append)
         self.endpoints = {url: Counted(Obedient(), url) for url in urls}

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ClientGone
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome
+from gateway.path.ask import Ask
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
@@ -28,6 +30,23 @@ async def test_awaiting_what_needs_a_task_is_an_error(foreign: Any) -> None:
     connection.data_received(post(path="/wrong"))
     connection.data_received(post(path="/right"))
     assert [b"500", b"200"] == [part[:3] for part in ear.heard.split(b"HTTP/1.1 ")[1:]]
+
+
+async def test_a_client_that_leaves_is_thrown_into_the_coroutine_wherever_it_waits() -> None:
+    """Again, if it waits once more."""
+    told: list[str] = []
+
+    async def answer() -> None:
+        for _ in range(2):
+            try:
+                await Outcome[None]()
+            except ClientGone:
+                told.append("left")
+
+    ask = Ask()
+    ask.run(answer())
+    ask.leave()
+    assert (["left", "left"], True) == (told, ask.is_over)
 
 
 @pytest.mark.parametrize(

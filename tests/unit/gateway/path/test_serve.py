@@ -19,6 +19,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.handlers.endpoint import Event, ask_version
+from gateway.metrics import catalog
 from gateway.outcome import Outcome
 from gateway.path.call import InternalCall
 from gateway.path.canary import weighted
@@ -179,6 +180,22 @@ async def test_a_request_ends_even_if_its_answer_or_its_record_cannot_be_written
     assert [True, True] == [ask.is_over for ask in asks]
     assert ["internal", "deadline_exceeded", "deadline_exceeded"] == [one.outcome for one in made.ended]
     assert (3, 3) == (made.endpoints["e"].leased, made.endpoints["e"].released)
+
+
+async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """Also without an HTTP status: over gRPC, and if a caller leaves while it sends. Want of room is counted."""
+    caplog.set_level("INFO")
+    made = Plane("e")
+    for error in (InputRefused("no"), None, BackendUnavailable("away"), Overloaded("no", because="work_full")):
+        ask = made.ask(Echo())
+        if error is None:
+            ask.leave()
+        else:
+            made.job("e").failed(error)
+    levels = [(one.levelname, vars(one)["code"]) for one in caplog.records if one.name == "triton_gateway.request"]
+    assert [("INFO", "input_refused"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
+    counted = {of.labels: n for of, n in made.observer.snapshot().items() if of.metric == catalog.REFUSED.name}
+    assert {("work_full", "default"): 1} == counted
 
 
 @pytest.mark.looptime
