@@ -72,9 +72,8 @@ class Connection(asyncio.Protocol):
         """Requests that were sent ahead."""
         self._unparsed = 0
         """Bytes received since the parser last completed a part of a request."""
-        self._most_unparsed = 0
-        """The most that ``_unparsed`` was while these bytes were parsed: no head among them is longer."""
         self._is_in_head = False
+        self._trailer_bytes = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._refusal: GatewayError | None = None
@@ -190,7 +189,7 @@ class Connection(asyncio.Protocol):
         if self._ignores_input:
             return
         before = self._current
-        self._unparsed = self._most_unparsed = self._unparsed + len(data)
+        self._unparsed += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -258,6 +257,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a head."""
         self._is_in_head = True
+        self._trailer_bytes = 0
         self._url = b""
         self._headers = []
 
@@ -266,12 +266,13 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; trailers after a chunked body are dropped."""
+        """Add a header; trailers after a chunked body are counted and dropped."""
         if self._is_in_head:
             self._headers.append((name.lower(), value))
-
-    def _head_bytes(self) -> int:
-        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+            return
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self._limits.max_head_bytes:
+            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"
@@ -280,8 +281,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Make the request, behind earlier ones of its connection."""
         parser, headers, limits = self._parser, self._headers, self._limits
-        # Heads are rarely nearly as long as the limit, so their lines are not counted one by one.
-        if self._most_unparsed > limits.max_head_bytes and self._head_bytes() > limits.max_head_bytes:
+        size = len(self._url) + 4 * len(headers) + sum([len(name) + len(value) for name, value in headers])
+        if size > limits.max_head_bytes:
             raise self._too_large()
         if len(headers) > limits.max_headers:
             limit = f"the request's head has more than {limits.max_headers} lines"

@@ -174,6 +174,7 @@ async def test_closing_refuses_queued_requests_and_waits_for_running_calls_and_t
     closing = asyncio.create_task(batcher.close())
     with pytest.raises(ModelNotReady):
         await waiting
+    assert not batcher.queued_rows
     calls.gate.set()
     assert [10] == await one
     with pytest.raises(BackendRefused):

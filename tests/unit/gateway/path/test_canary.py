@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.errors import SpecFault
 from gateway.path.canary import position_of, resolve, weighted
 from gateway.spec import CanarySpec
+from tests.unit.gateway.path.asks import Plane
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,13 @@ def test_the_stable_version_is_the_one_that_a_rollout_names_or_has_the_largest_w
     assert "old" == weighted(choices, "old").stable
     assert "new" == weighted(choices, "gone").stable
     assert "old" == weighted([("new", 1), ("old", 1)]).stable
+
+
+def test_a_route_says_which_side_answers_and_who_answers_if_that_fails() -> None:
+    """It is what metrics, logs and the header of the answer say."""
+    made = Plane("old", "new")
+    made.publish(c=weighted([("new", 1), ("old", 3)], "old"))
+    found = made.table.current
+    assert (made.endpoints["new"], "canary", made.endpoints["old"]) == found.resolve("c", draw=lambda: 0.1)
+    assert (made.endpoints["old"], "stable", None) == found.resolve("c", draw=lambda: 0.9)
+    assert ["direct", "direct", "canary", "stable"] == [route for *_, route in found.routes()]
