@@ -84,13 +84,14 @@ class TritonCall:
         tensors = {}
         for tensor, value in zip(inputs, values, strict=True):
             dtype = np.dtype(tensor.dtype)
+            is_whole = dtype.kind in "iu"
             try:
-                given: Any = np.asarray(value) if dtype.kind in "iu" else value
-                if dtype.kind in "iu" and given.dtype.kind == "O":
+                given: Any = np.asarray(value) if is_whole else value
+                if is_whole and given.dtype.kind == "O":
                     given = np.array(given.tolist())  # by the types of its values
                 with np.errstate(over="ignore", invalid="ignore"):
                     made = tensors[tensor.name] = np.ascontiguousarray(np.array(given, dtype=dtype))
-                if dtype.kind in "iu" and not np.can_cast(given.dtype, dtype) and not np.all(given == made):
+                if is_whole and not np.can_cast(given.dtype, dtype) and not np.all(given == made):
                     raise ValueError("it has texts, fractions, or numbers beyond that type")
             except (TypeError, ValueError, ArithmeticError) as error:
                 reason = str(error)[:_MAX_REASON_CHARS]

@@ -61,7 +61,7 @@ class Observer:
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: dict[tuple[str, str], _Promised] = {}
-        self.watch = Watch(self._numbers, chance, clock)
+        self.watch = Watch(self._numbers, chance, clock, self.complain)
         self.feedback = FeedbackCounts(self._numbers)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._waiting: list[Trace] = []

@@ -47,10 +47,17 @@ class Served:
 class Watch:
     """Counts the variables of every served version, for one event loop. ``chance`` returns numbers in [0, 1)."""
 
-    def __init__(self, numbers: Accumulator, chance: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        numbers: Accumulator,
+        chance: Callable[[], float],
+        clock: Callable[[], float],
+        complain: Callable[[], None],
+    ) -> None:
+        """``complain`` logs the current exception."""
         self._numbers = numbers
         draws = texts.Draws(texts.MAX_A_SECOND, chance, clock), texts.Draws(texts.MAX_A_SECOND, chance, clock)
-        self._make = partial(WatchedVersion, numbers, chance=chance, draws=draws)
+        self._make = partial(WatchedVersion, numbers, chance=chance, complain=complain, draws=draws)
         self._watched: dict[str, WatchedVersion] = {}
 
     def configure(
@@ -90,10 +97,10 @@ class WatchedVersion:
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        draws: tuple[texts.Draws, texts.Draws],
+        draws: tuple[texts.Draws, texts.Draws], complain: Callable[[], None],
     ) -> None:  # fmt: skip
         self.source = served, declared
-        self._chance = chance
+        self._chance, self._complain = chance, complain
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [Variable(numbers, served, v) for v in (declared.variables if declared is not None else ())]
         self.text = texts.TextVariables(served.labels, served.reference, draws) if served.is_text else None
@@ -115,7 +122,11 @@ class WatchedVersion:
             traces = [trace for trace in traces if self._chance() < self._frequency]
         for variable in self._declared:
             for trace in traces:
-                variable.read((trace.answer, trace.body, trace.custom))
+                try:
+                    variable.read((trace.answer, trace.body, trace.custom))
+                except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
+                    variable.ignore("wrong_type")
+                    self._complain()
 
 
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
@@ -148,14 +159,11 @@ class Variable:
 
     def read(self, places: Sequence[object]) -> None:
         """Count the values of a request, which are in the first place that has them."""
-        try:
-            values = find(places, self._path)
-            if not values:
-                self.ignore("missing")
-            for value in values:
-                self._see(value)
-        except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
-            self.ignore("wrong_type")
+        values = find(places, self._path)
+        if not values:
+            self.ignore("missing")
+        for value in values:
+            self._see(value)
 
     def _see(self, value: object) -> None:
         if isinstance(value, np.generic):

@@ -165,10 +165,10 @@ def _values(
     for (endpoint, version, name), variable in found.items():
         one, (bins, then, counts) = variable.last, variable.shares()
         values[endpoint]["variables"].append({
-            "version": version, "variable": name, "name": references.name_of(variable.reference),
-            "bins": bins, "reference": then.round(5).tolist(), "counts": counts.round(1).tolist(),
-            "n": round(counts.sum(), 1), "days": round(one.days, 3), "visible": round(one.visible, 4),
-            "since": round(one.since), "state": state(one, means[endpoint]),
+            "version": version, "variable": name, "bins": bins,
+            "reference_name": references.name_of(variable.reference), "reference": then.round(5).tolist(),
+            "counts": counts.round(1).tolist(), "n": round(counts.sum(), 1), "days": round(one.days, 3),
+            "visible": round(one.visible, 4), "since": round(one.since), "state": state(one, means[endpoint]),
         })  # fmt: skip
     for pair, sentences in pairs.items():
         told = {"version": pair.canary, "beside": pair.stable, "sentences": dict(sentences)}
@@ -188,7 +188,7 @@ def read(records: Records) -> tuple[dict[tuple[Key, str], Judged], dict[tuple[st
             for one in value["variables"]:
                 key = endpoint, str(one["version"]), str(one["variable"])
                 last = Judged(float(one["days"]), float(one["visible"]), float(one["since"]))
-                begun[key, str(one["name"])] = last
+                begun[key, str(one["reference_name"])] = last
             for one in value["accuracy"]:
                 known = Labels(float(one["right"]), float(one["labels"]), float(one["at"]))
                 labels[endpoint, str(one["version"])] = known

@@ -98,9 +98,9 @@ def read(text: bytes) -> dict[str, float]:
     ],
 )  # fmt: skip
 def test_every_value_of_a_variable_is_counted_or_ignored_with_a_reason(
-    kind: str, buckets: tuple[Any, ...], values: tuple[object, ...], expected: dict[str, float]
+    kind: str, buckets: tuple[Any, ...], values: tuple[object, ...], expected: dict[str, float], caplog: Any
 ) -> None:
-    """The request and the other variables are unaffected."""
+    """The request and the other variables are unaffected. A value that raises is logged as well."""
     watched = Watched(spec(V("x", kind, buckets), V("y", "value")))
     for value in values:
         watched.answer({"x": value, "y": 1}, {})
@@ -108,6 +108,7 @@ def test_every_value_of_a_variable_is_counted_or_ignored_with_a_reason(
     assert 1 == found.pop("value{y}")
     prefix = re.compile("^(scalar_|enum_total|ignored_total)")
     assert pytest.approx(expected) == {prefix.sub("", name): number for name, number in found.items()}
+    assert any(isinstance(value, Broken) for value in values) == ("was not counted" in caplog.text)
 
 
 @given(
