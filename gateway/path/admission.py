@@ -174,8 +174,9 @@ class AdmissionControl:
         if self._health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if path is not None:
-            if not self._table.current.at(path):
-                raise self._table.current.missing(path)
+            snapshot = self._table.current
+            if not snapshot.serves(path):
+                raise snapshot.missing(path)
             self.check(path, flow.rank, flow.tenant)
         self._permits.admit(permit, flow.rank)
 

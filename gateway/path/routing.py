@@ -81,6 +81,10 @@ class Snapshot:
             raise self.missing(path)
         return endpoint, DIRECT, None
 
+    def serves(self, path: str) -> bool:
+        """Return whether a version answers ``path``: looked at for every request, so without making a list."""
+        return path in self.canaries or path in self.endpoints or self.defaults.get(path) in self.endpoints
+
     def at(self, path: str) -> Sequence[Endpoint]:
         """Return the versions that may answer ``path``: none, one, or those of a canary, its stable version first."""
         canary = self.canaries.get(path)
@@ -91,8 +95,7 @@ class Snapshot:
 
     def names(self) -> set[str]:
         """Return all paths that can be requested now."""
-        known = {name for name, url in self.defaults.items() if url in self.endpoints}
-        return {*self.endpoints, *self.canaries, *known}
+        return {*self.endpoints, *self.canaries, *filter(self.serves, self.defaults)}
 
     def missing(self, path: str = "") -> EndpointNotFound | VersionNotFound | Unavailable:
         """Return the error of a path without a route. An empty path stands for the only endpoint."""

@@ -203,8 +203,9 @@ class DataPlane:
         if call.needs_outputs:
             ask.needs_outputs = True
         _label(ask, version)
-        timeout = ask.timeout or self.timeout
-        self.deadlines.watch(ask, min(call.timeout or timeout, timeout))
+        if call.timeout or not ask.timeout:  # else it is watched since its head was read
+            timeout = ask.timeout or self.timeout
+            self.deadlines.watch(ask, min(call.timeout or timeout, timeout))
         return version
 
     def fall_back(self, ask: Ask, call: Call, error: Exception) -> tuple[Endpoint, Any]:

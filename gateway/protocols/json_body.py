@@ -73,16 +73,27 @@ def loads(raw: bytes, *, hint: str) -> Any:
     ``PayloadTooLarge`` if the values weigh more than ``MAX_WEIGHT``; ``InputRefused`` for an integer beyond 64 bits,
     which the parser would read as a float.
     """
+    if raw.startswith(_MARK):
+        raw = raw[len(_MARK) :]
+    containers = 0 if len(raw) <= _MAX_DEPTH else _weighed(raw)
+    if _has_long_run(raw):
+        _check_numbers(raw)
     try:
-        return _loads(raw[len(_MARK) :] if raw.startswith(_MARK) else raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise MalformedBody(f"the body is not valid JSON: {error}", hint=hint) from None
+    if containers > _MAX_DEPTH:
+        try:
+            orjson.dumps(_deeper(value, _ROOM))
+        except TypeError:
+            raise MalformedBody(
+                f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
+            ) from None
+    return value
 
 
-def _loads(raw: bytes) -> Any:
-    if len(raw) <= _MAX_DEPTH:
-        _check_numbers(raw)
-        return orjson.loads(raw)
+def _weighed(raw: bytes) -> int:
+    """Return how many containers the JSON has at most. Raises ``PayloadTooLarge``."""
     containers = _count(raw, b"[") + _count(raw, b"{")
     weight = containers * _CONTAINER
     if weight + 2 * len(raw) > MAX_WEIGHT:  # a key and its comma have at least five bytes, and count ten
@@ -95,22 +106,11 @@ def _loads(raw: bytes) -> Any:
             f"a key {_KEY}; commas and brackets in texts count, too",
             hint="send several requests, or tensors as binary data (Open Inference Protocol, over HTTP or gRPC)",
         )
-    _check_numbers(raw)
-    value = orjson.loads(raw)
-    if containers > _MAX_DEPTH:
-        try:
-            orjson.dumps(_deeper(value, _ROOM))
-        except TypeError:
-            raise MalformedBody(
-                f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
-            ) from None
-    return value
+    return containers
 
 
 def _check_numbers(raw: bytes) -> None:
-    """Raise ``InputRefused`` for an integer beyond 64 bits."""
-    if not _has_long_run(raw):
-        return
+    """Raise ``InputRefused`` for an integer beyond 64 bits, which has a long run of digits."""
     try:
         orjson.loads(_LONG_RUN.sub(b"x" * _RUN, raw))
     except orjson.JSONDecodeError:  # with letters in it, a text is still JSON, a number is not

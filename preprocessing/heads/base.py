@@ -118,8 +118,10 @@ class Head:
         )
 
     def _output_of(self, names: Collection[str]) -> str | None:
-        wanted = next((name for name in self.outputs if name in names), None)
-        return next(iter(names)) if wanted is None and len(names) == 1 else wanted
+        for name in self.outputs:
+            if name in names:
+                return name
+        return next(iter(names)) if len(names) == 1 else None
 
     def counted(self, prepared: Prepared) -> dict[str, object]:
         """Return what the answer says of tokens and cuts."""
