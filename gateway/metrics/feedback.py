@@ -42,4 +42,4 @@ class FeedbackCounts:
             shown.append(value if value in values else OTHER)
         if shown == [OTHER, OTHER] and predicted != label:
             shown[1] = ANOTHER
-        self._numbers.count(catalog.FEEDBACK, *pair, *shown).value += 1
+        self._numbers.count(catalog.FEEDBACK, *pair, *shown)

@@ -16,12 +16,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from gateway.metrics import catalog
-from gateway.metrics.accumulator import Accumulator, Count, Snapshot
-from gateway.metrics.catalog import Metric
+from gateway.metrics.accumulator import Accumulator, Distribution, Snapshot
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
@@ -40,13 +38,13 @@ has left the processor's caches when they are counted.
 _LARGE_BYTES: Final = 64 << 10
 """A request of this size is counted at once, so that its body is not kept."""
 _NS = 1e-9
-_Promised = tuple[int, Count, Count]
-"""An objective's latency in ns, the count of answers within it, and the count of later ones."""
+_Served = tuple[str, str, str]
+"""The endpoint, version and route of a request."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
 
-class Observer:
+class Observer(Accumulator):
     """Counts everything that happens in this process. For use by one event loop."""
 
     def __init__(
@@ -57,18 +55,18 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``failures`` are the outcomes that count as failures; each has a series, at 0, before the first one."""
-        self._numbers = Accumulator()
+        super().__init__()
         self.failures = tuple(failures)
-        self._expected: set[tuple[str, str, str]] = set()
-        self._promised: dict[tuple[str, str], _Promised] = {}
-        self.watch = Watch(self._numbers, chance, clock, self.complain)
-        self.feedback = FeedbackCounts(self._numbers)
-        self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
+        self._expected: set[_Served] = set()
+        self._promised: Mapping[str, Objective] = {}
+        self.watch = Watch(self, chance, clock, self.complain)
+        self.feedback = FeedbackCounts(self)
+        self._distributions: dict[_Served, tuple[Distribution, ...]] = {}
+        """Of the answers of each version on each route: they are found once, because that takes as long as counting."""
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
-        self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
         self._complain_at = 0.0
 
@@ -89,31 +87,42 @@ class Observer:
     def settle(self) -> None:
         """Count everything collected so far."""
         waiting, self._waiting = self._waiting, []
-        grouped: dict[tuple[str, str], list[Trace]] = {}
+        grouped: dict[_Served, list[Trace]] = {}
         for trace in waiting:
-            grouped.setdefault((trace.url, trace.route), []).append(trace)
-        for alike in grouped.values():
+            grouped.setdefault((trace.endpoint, trace.version, trace.route), []).append(trace)
+        for served, alike in grouped.items():
             try:
-                self._count_answered(alike)
+                self._count_answered(served, alike)
             except Exception:  # noqa: BLE001 - see the module
                 self.complain()
 
-    def _count_answered(self, traces: Sequence[Trace]) -> None:
-        first = traces[0]
-        key = (first.endpoint, first.version, first.route)
-        served = self._served.get(key)
-        if served is None:
-            served = self._served[key] = _ServedMetrics(self._numbers, *key)
-        served.observe(traces)
-        if (promised := self._promised.get(served.pair)) is not None:
-            within, kept, broken = promised
+    def _count_answered(self, served: _Served, traces: Sequence[Trace]) -> None:
+        endpoint, version, _ = served
+        if (distributions := self._distributions.get(served)) is None:
+            distributions = self._distributions[served] = (
+                self.distribution(catalog.REQUEST_SECONDS, *served),
+                *(self.distribution(catalog.STAGE_SECONDS, *served, stage) for stage in STAGES),
+                self.distribution(catalog.ROWS, endpoint, version),
+            )
+        seconds, prepare, queue, infer, finish, rows = distributions
+        seconds.observe([trace.total_ns * _NS for trace in traces])
+        prepare.observe([trace.prepare_ns * _NS for trace in traces])
+        queue.observe([trace.queue_ns * _NS for trace in traces])
+        infer.observe([trace.infer_ns * _NS for trace in traces])
+        finish.observe([trace.finish_ns * _NS for trace in traces])
+        rows.observe([trace.rows for trace in traces])
+        self.count(catalog.REQUESTS, *served, "ok", by=len(traces))
+        self.count(catalog.TOKENS, endpoint, version, by=sum([trace.tokens for trace in traces]))
+        self.count(catalog.TRUNCATED, endpoint, version, by=sum([trace.truncated for trace in traces]))
+        if (promised := self._promised.get(endpoint)) is not None:
+            within = round(promised.within / _NS)
             late = sum([trace.total_ns > within for trace in traces])
-            broken.value += late
-            kept.value += len(traces) - late
+            for result, number in (("late", late), ("in_time", len(traces) - late)):
+                self.count(catalog.OBJECTIVE_ANSWERS, endpoint, version, promised.le, result, by=number)
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
-                served.seconds.belongs(trace.trace_id, trace.total_ns * _NS)
-        self.watch.answered(first.url, traces)
+                seconds.belongs(trace.trace_id, trace.total_ns * _NS)
+        self.watch.answered(traces[0].url, traces)
 
     def complain(self) -> None:
         """Log the current exception, unless one was logged within the last minute."""
@@ -130,7 +139,7 @@ class Observer:
         """
         begun, self._sampled = self._begun - self._sampled, self._begun
         if begun and late > 0:
-            self._cpu_wait.value += 2 * late * begun
+            self.count(catalog.CPU_WAIT, by=2 * late * begun)
 
     def called(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
         """Count a call to Triton of a model that takes texts."""
@@ -145,26 +154,10 @@ class Observer:
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
         self.settle()
-        self._numbers.set(catalog.IN_FLIGHT, self._begun - self._ended)
-        return self._numbers.snapshot()
+        self.publish(catalog.IN_FLIGHT, self._begun - self._ended)
+        return super().snapshot()
 
-    def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
-        """Add to a counter."""
-        self._numbers.count(metric, *labels).value += by
-
-    def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """Count a value in a histogram."""
-        self._numbers.distribution(metric, *labels).observe((value,))
-
-    def publish(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge."""
-        self._numbers.set(metric, value, *labels)
-
-    def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set the gauges of a metric by labels; those that were set this way before and are missing go."""
-        self._numbers.show(metric, values)
-
-    def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
+    def expect(self, served: Iterable[_Served]) -> None:
         """Create the failure series of these (endpoint, version, route), at 0.
 
         Prometheus computes rates from increases: a series that appears with its first failures shows no increase.
@@ -173,9 +166,9 @@ class Observer:
             self._expected.add(key)
             endpoint, version, route = key
             for outcome in self.failures:
-                self._numbers.count(catalog.REQUESTS, *key, outcome)
+                self.count(catalog.REQUESTS, *key, outcome, by=0)
                 if route == CANARY:
-                    self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
+                    self.count(catalog.FALLBACKS, endpoint, version, outcome, by=0)
 
     def promise(self, objectives: Mapping[str, Objective]) -> None:
         """Publish the objectives of endpoints and count answers by them; the empty name holds the default."""
@@ -184,13 +177,12 @@ class Observer:
             shown[endpoint, "availability", ""] = one.availability
             if endpoint and one.within:
                 shown[endpoint, "latency", one.le] = one.share
-        self._numbers.show(catalog.OBJECTIVE, shown)
-        self._promised = {}
+        self.show(catalog.OBJECTIVE, shown)
+        self._promised = {endpoint: one for endpoint, one in objectives.items() if endpoint and one.within}
         for endpoint, version, _ in self._expected:
-            if (own := objectives.get(endpoint)) is not None and own.within:
-                count = partial(self._numbers.count, catalog.OBJECTIVE_ANSWERS, endpoint, version, own.le)
-                # Whose series exist at 0, as in `expect`.
-                self._promised[endpoint, version] = round(own.within / _NS), count("in_time"), count("late")
+            if (own := self._promised.get(endpoint)) is not None:
+                for result in ("in_time", "late"):  # at 0, as in `expect`
+                    self.count(catalog.OBJECTIVE_ANSWERS, endpoint, version, own.le, result, by=0)
 
     def over_quota(self, tenant: str, reason: str) -> None:
         """Count a request of a tenant that exceeded a quota."""
@@ -199,9 +191,9 @@ class Observer:
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
         """Count one answered request of a tenant."""
         tenant = self._tenant(tenant)
-        self._numbers.count(catalog.TENANT_REQUESTS, tenant, endpoint).value += 1
-        self._numbers.count(catalog.TENANT_TOKENS_IN, tenant, endpoint).value += tokens_in
-        self._numbers.count(catalog.TENANT_TOKENS_OUT, tenant, endpoint).value += tokens_out
+        self.count(catalog.TENANT_REQUESTS, tenant, endpoint)
+        self.count(catalog.TENANT_TOKENS_IN, tenant, endpoint, by=tokens_in)
+        self.count(catalog.TENANT_TOKENS_OUT, tenant, endpoint, by=tokens_out)
 
     def _tenant(self, tenant: str) -> str:
         if tenant not in self._tenants:
@@ -209,32 +201,3 @@ class Observer:
                 return OTHER
             self._tenants.add(tenant)
         return tenant
-
-
-class _ServedMetrics:
-    """The answers of one version on one route."""
-
-    __slots__ = ("_answered", "_distributions", "_sums", "pair", "seconds")
-
-    def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
-        self.pair = pair = (endpoint, version)
-        self._answered = numbers.count(catalog.REQUESTS, *pair, route, "ok")
-        self.seconds = numbers.distribution(catalog.REQUEST_SECONDS, *pair, route)
-        self._distributions = (
-            *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in STAGES),
-            numbers.distribution(catalog.ROWS, *pair),
-        )
-        self._sums = tuple(numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.TRUNCATED))
-
-    def observe(self, traces: Sequence[Trace]) -> None:
-        self._answered.value += len(traces)
-        prepare, queue, infer, finish, rows = self._distributions
-        self.seconds.observe([trace.total_ns * _NS for trace in traces])
-        prepare.observe([trace.prepare_ns * _NS for trace in traces])
-        queue.observe([trace.queue_ns * _NS for trace in traces])
-        infer.observe([trace.infer_ns * _NS for trace in traces])
-        finish.observe([trace.finish_ns * _NS for trace in traces])
-        rows.observe([trace.rows for trace in traces])
-        tokens, truncated = self._sums
-        tokens.value += sum([trace.tokens for trace in traces])
-        truncated.value += sum([trace.truncated for trace in traces])

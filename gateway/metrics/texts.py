@@ -214,17 +214,18 @@ class Draws:
         self._most, self._chance, self._clock = most, chance, clock
         self._left, self._at = most, clock()
 
-    def of(self, listed: Sequence[T]) -> Sequence[T]:
-        """Return some of ``listed``, or all."""
-        if not listed:
-            return ()
+    def of(self, listing: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Return some of what ``listing`` lists, or all. Nothing is listed while none may be drawn."""
         now = self._clock()
         self._left, self._at = min(self._most, self._left + (now - self._at) * self._most), now
+        if self._left < 1:
+            return ()
+        listed = listing()
         number = min(len(listed), int(self._left))
         self._left -= number
         if number == len(listed):
             return listed
-        step = len(listed) / max(number, 1)  # one of each stretch of the list
+        step = len(listed) / number  # one of each stretch of the list
         return [listed[int((place + self._chance()) * step)] for place in range(number)]
 
 
@@ -253,18 +254,18 @@ class TextVariables:
         rows = [row for trace in traces if trace.encoded for row in trace.encoded]
         yield variables.TOKENS, [row.n_tokens for row in rows]
         yield variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows]
-        for text in map(beginning, self._texts.of(texts_of(traces))):
+        for text in map(beginning, self._texts.of(lambda: texts_of(traces))):
             words = words_of(text)
             yield variables.LANGUAGE, (language(text, words),)
             yield variables.CASE, (letter_case(text),)
             if (share := self.usual.unusual(words)) is not None:
                 yield variables.UNUSUAL, (share,)
         if self._has_labels:
-            found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(results_of, traces)))))
+            found = [pair for trace in traces for result in results_of(trace) for pair in _labels_of(result)]
             yield variables.LABEL, [label for label, _ in found]
             yield variables.SCORE, [score for _, score in found]
         else:
-            yield variables.COSINE, self.cosines.of(self._vectors.of(_vectors_of(traces)))
+            yield variables.COSINE, self.cosines.of(self._vectors.of(lambda: _vectors_of(traces)))
 
 
 def _labels_of(result: Any) -> list[tuple[str, float]]:

@@ -11,6 +11,7 @@ as ignored.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 
 from gateway.metrics import catalog, texts
-from gateway.metrics.accumulator import Accumulator, Count, Distribution
+from gateway.metrics.accumulator import Accumulator, Distribution
 from gateway.metrics.declared import Declared, declared_for, find
 from gateway.metrics.drift import ABOVE, MISSING, OTHER, Bins, Reference, bin_of, is_ordered
 from gateway.spec import MetricSpec, MetricVariable
@@ -146,7 +147,7 @@ class Variable:
     ``value`` (the newest number). Series begin with their first value.
     """
 
-    __slots__ = ("_buckets", "_counts", "_kind", "_numbers", "_of", "_path", "_seen", "name")
+    __slots__ = ("_buckets", "_kind", "_numbers", "_of", "_path", "_seen", "name")
 
     def __init__(self, numbers: Accumulator, served: Served, declared: MetricVariable) -> None:
         self.name, self._kind, self._buckets = declared.name, declared.type, declared.buckets
@@ -154,8 +155,6 @@ class Variable:
         self._numbers = numbers
         self._of = served.endpoint, served.version, declared.name
         self._seen: Distribution | None = None
-        self._counts: dict[str, Count] = {}
-        """Of an enum, by category."""
 
     def read(self, places: Sequence[object]) -> None:
         """Count the values of a request, which are in the first place that has them."""
@@ -177,7 +176,7 @@ class Variable:
         elif self._kind == "scalar":
             self.take((float(value),))
         else:
-            self._numbers.set(catalog.VARIABLE_VALUE, float(value), *self._of)
+            self._numbers.publish(catalog.VARIABLE_VALUE, float(value), *self._of)
 
     def take(self, values: Sequence[Any]) -> None:
         """Count numbers within ``LARGEST`` of a scalar, or categories of an enum; unknown ones are ``other``."""
@@ -187,15 +186,13 @@ class Variable:
                 self._seen = self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._of, bounds=bounds)
             self._seen.observe(values)
             return
-        for category in values:
-            if category not in self._counts:
-                category = category if category in self._buckets else OTHER
-                self._counts[category] = self._numbers.count(catalog.VARIABLE_ENUM, *self._of, category)
-            self._counts[category].value += 1
+        for category, times in Counter(values).items():
+            known = category if category in self._buckets else OTHER
+            self._numbers.count(catalog.VARIABLE_ENUM, *self._of, known, by=times)
 
     def ignore(self, reason: Literal["missing", "wrong_type", "not_finite"]) -> None:
         """Count an unusable value."""
-        self._numbers.count(catalog.VARIABLE_IGNORED, *self._of, reason).value += 1
+        self._numbers.count(catalog.VARIABLE_IGNORED, *self._of, reason)
 
     def has_bins(self, reference: Bins) -> bool:
         """Whether this variable's counts can be compared with ``reference``."""

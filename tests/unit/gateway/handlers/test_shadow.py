@@ -31,6 +31,7 @@ from gateway.metrics import catalog
 from gateway.outcome import in_task
 from gateway.registry.ledger import Record
 from gateway.trace import CLASSES
+from tests import expositions
 from tests.waiting import LIMIT_S
 from tests.words import text_bundle
 
@@ -70,10 +71,9 @@ def seen(stack: Any) -> dict[str, Any]:
 
 def counted(stack: Any, endpoint: str = "e") -> dict[str, int]:
     """Return how many mirrored requests there were of each outcome."""
-    numbers = stack.gateway.observer._numbers
+    found = expositions.counted(stack.gateway.observer.snapshot(), catalog.SHADOWS)
     return {
-        outcome: int(numbers.count(catalog.SHADOWS, endpoint, "2", outcome).value)
-        for outcome in ("agreed", "differed", "failed", "dropped")
+        outcome: int(found.get((endpoint, "2", outcome), 0)) for outcome in ("agreed", "differed", "failed", "dropped")
     }
 
 

@@ -48,10 +48,10 @@ def test_exposition_is_that_of_prometheus_clients_classes(accept: str, theirs: C
             for value in VALUES:
                 if metric.type == "counter":
                     of.inc(value)
-                    numbers.count(metric, *labels).value += value
+                    numbers.count(metric, *labels, by=value)
                 elif metric.type == "gauge":
                     of.set(math.nan if value == 1.0 else value)
-                    numbers.set(metric, math.nan if value == 1.0 else value, *labels)
+                    numbers.publish(metric, math.nan if value == 1.0 else value, *labels)
                 else:
                     of.observe(value)
                     numbers.distribution(metric, *labels).observe((value,))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: i
     by_second, by_place = Counter[int](), Counter[int]()
     for start in range(0, len(traffic), at_once):
         now = start / 10_000  # ten thousand a second, of which a thousand are drawn
-        for number in draws.of(traffic[start : start + at_once]):
+        for number in draws.of(partial(traffic.__getitem__, slice(start, start + at_once))):
             by_second[number // 10_000] += 1
             by_place[(number - start) * 2 // at_once] += 1
     assert all(900 < by_second[second] < 1100 for second in range(1, 6))

@@ -28,7 +28,7 @@ class Gateway:
     ) -> None:  # fmt: skip
         """Count requests as a gateway does."""
         of = endpoint, version, route
-        self.numbers.count(catalog.REQUESTS, *of, outcome).value += times
+        self.numbers.count(catalog.REQUESTS, *of, outcome, by=times)
         if outcome == "ok":
             self.numbers.distribution(catalog.REQUEST_SECONDS, *of).observe([ms / 1000] * times)
             self.numbers.distribution(catalog.STAGE_SECONDS, *of, "infer").observe([ms / 2000] * times)
@@ -52,7 +52,7 @@ def test_rates_failures_and_quantiles_of_the_last_minute() -> None:
     for outcome, times in (("ok", 12), ("model_failed", 4), ("hook_failed", 1), ("invalid_input", 3)):
         gateway.asked(times, route="canary", version="2", outcome=outcome)
     gateway.asked(10, route="fallback")
-    gateway.numbers.count(catalog.FALLBACKS, "e", "2", "model_failed").value += 10
+    gateway.numbers.count(catalog.FALLBACKS, "e", "2", "model_failed", by=10)
     fallback, stable, canary = gateway.rows(50.0)
     assert ("1", "stable", 1.4, 0.7, 0.0, {}) == tuple(
         stable[k] for k in ("version", "route", "rate", "share", "failed", "failures")
@@ -69,7 +69,7 @@ def test_rates_failures_and_quantiles_of_the_last_minute() -> None:
 def test_a_failed_canary_is_shown_before_stable_has_answered() -> None:
     """Also if the endpoint had no other request in this minute."""
     gateway = Gateway()
-    gateway.numbers.count(catalog.FALLBACKS, "e", "2", "model_failed").value += 1
+    gateway.numbers.count(catalog.FALLBACKS, "e", "2", "model_failed")
     [row] = gateway.rows(30.0)
     assert ("canary", 1.0, 1.0) == (row["route"], row["failed"], row["share"])
 

@@ -126,7 +126,7 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
     for number, label, value, then in events:
         name = list(parts)[number]
         for numbers in (parts[name], alone):
-            numbers.count(catalog.BUILDS, label).value += value
+            numbers.count(catalog.BUILDS, label, by=value)
             numbers.distribution(catalog.ROWS, label, "1").observe((value,))
             numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe((value,))
         if then:
@@ -156,11 +156,11 @@ def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
     """For other gauges the newest value is used; one that only an ended worker has set is dropped."""
     living, ended, own = Accumulator(), Accumulator(), Accumulator()
     for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
-        numbers.set(catalog.IN_FLIGHT, value)
-        numbers.set(catalog.WORK, value, "e", "1")
-        numbers.set(catalog.POLL, value)
-    ended.set(catalog.BACKEND_UP, 1, "gone", "p")
-    living.set(catalog.BACKEND_UP, 1, "there", "p")
+        numbers.publish(catalog.IN_FLIGHT, value)
+        numbers.publish(catalog.WORK, value, "e", "1")
+        numbers.publish(catalog.POLL, value)
+    ended.publish(catalog.BACKEND_UP, 1, "gone", "p")
+    living.publish(catalog.BACKEND_UP, 1, "there", "p")
     merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
     assert ({(): 3.0}, {(): 2.0}) == (counted(merged, catalog.IN_FLIGHT), counted(merged, catalog.POLL))
     assert {("e", "1"): 3.0} == counted(merged, catalog.WORK)
@@ -284,15 +284,14 @@ def test_each_bucket_has_the_newest_trace_of_all_workers() -> None:
 def test_a_snapshot_never_changes() -> None:
     """Another thread reads it while the loop goes on counting."""
     numbers = Accumulator()
-    count = numbers.count(catalog.BUILDS, "ok")
     rows = numbers.distribution(catalog.ROWS, "e", "1")
-    count.value += 1
+    numbers.count(catalog.BUILDS, "ok")
     rows.observe((2,))
     before = numbers.snapshot()
-    count.value += 1
-    numbers.set(catalog.POLL, 7)
+    numbers.count(catalog.BUILDS, "ok")
+    numbers.publish(catalog.POLL, 7)
     rows.observe((2,))
-    numbers.count(catalog.BUILDS, "internal").value += 1
+    numbers.count(catalog.BUILDS, "internal")
     after = numbers.snapshot()
     assert [{("ok",): 1.0}, {("ok",): 2.0, ("internal",): 1.0}] == [counted(n, catalog.BUILDS) for n in (before, after)]
     assert [{(): 0.0}, {(): 7.0}] == [counted(n, catalog.POLL) for n in (before, after)]
