@@ -1,6 +1,6 @@
 """Objectives of an endpoint: the share of requests that are answered, and of answers that come within a time.
 
-Pure. Records hold the parts as texts (``spec.ServingSpec.objectives``), as ``triton-gateway objective`` writes them.
+Pure. Records (kind ``spec.OBJECTIVES``) hold the parts as texts, as ``triton-gateway objective`` writes them.
 ``metrics.observer`` counts by objectives; rules record what is left of the error budget.
 
 Public: ``deploy`` may import it.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gateway.settings import parse_duration
 
@@ -33,12 +33,12 @@ class Objective:
 
 
 def read(stated: Mapping[str, str]) -> Objective:
-    """Return the objective of an endpoint: the ``stated`` parts (``spec.OBJECTIVE``), completed by the defaults.
+    """Return the objective of an endpoint: the ``stated`` parts, completed by the defaults.
 
     Raises ``ValueError`` with the name of the part and how to write it.
     """
     found: dict[str, float] = {}
-    for name, (field, parse) in _PARTS.items():
+    for name, (field, parse) in PARTS.items():
         if name in stated:
             try:
                 found[field] = parse(stated[name])
@@ -77,12 +77,17 @@ def _kept_share(text: str) -> float:
     return share
 
 
-_PARTS: Final[Mapping[str, tuple[str, Callable[[str], float]]]] = {
+PARTS: Final[Mapping[str, tuple[str, Callable[[str], float]]]] = {
     "availability": ("availability", parse_share),
     "latency": ("within", _time),
     "latency_share": ("share", _kept_share),
 }
-"""For each part (``spec.OBJECTIVE``), the field of ``Objective`` and its parser."""
+"""For each part, the field of ``Objective`` and its parser."""
+
+
+def parts(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stated parts of an endpoint's record, as texts."""
+    return {name: str(stored[name]) for name in PARTS if stored.get(name)}
 
 
 def in_words(one: Objective) -> str:

@@ -6,7 +6,6 @@ compiler, and only reads. It must never decide differently from a gateway.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,10 +33,7 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
     """Return what a gateway would make of ``spec`` with the models of ``registry``. Raises the registry's errors."""
     records = registry.records(spec.model_ids)
     plan = compile_spec(spec, default_triton="", models=records)
-    routes: dict[str, Mapping[str, float]] = {}
-    for name, rule in spec.canaries.items():
-        with contextlib.suppress(SpecFault):  # reported among the faults
-            routes[name] = canary.weighted(canary.resolve(rule, plan.endpoints)).shares
+    routes = {name: canary.weighted(chosen).shares for name, chosen in plan.canaries.items()}
     models = {url: endpoint.spec.model_id or "" for url, endpoint in plan.endpoints.items()}
     faults = [*plan.faults]
     for url, model_id in models.items():

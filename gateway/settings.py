@@ -59,10 +59,6 @@ def parse_size(value: object) -> int:
     return int(float(match[1]) * _SIZES[match[2].lower()])
 
 
-def _seconds(value: object) -> float:
-    return parse_duration(value)
-
-
 def _clearml_poll(value: object) -> float:
     # CLEARML_SERVING_POLL_FREQ is in minutes without a unit, as in clearml-serving. A number, such as the default
     # (which is validated too), is in seconds like all others.
@@ -79,7 +75,7 @@ def _pools(value: object) -> str:
 
 
 Pools = Annotated[str, BeforeValidator(_pools)]
-Seconds = Annotated[float, BeforeValidator(_seconds)]
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 

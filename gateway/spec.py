@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway import default_version, hocon, pools, version_numbers
+from gateway import default_version, hocon, objectives, pools, version_numbers
 from gateway.errors import SpecFault
+from gateway.objectives import Objective
 
 T = TypeVar("T")
 
@@ -28,9 +29,6 @@ _OPTIONS_KEY: Final = "gateway"
 
 PLACEMENT: Final = ("pool", "unload_after")
 """Options that say where a model is loaded; they do not affect answers."""
-
-OBJECTIVE: Final = ("availability", "latency", "latency_share")
-"""Parts of an objective (``gateway.objectives``): fields of an endpoint's record."""
 
 OBJECTIVES: Final = "objective"
 """The kind of record with an endpoint's objective."""
@@ -50,7 +48,7 @@ ROLLOUT_REQUEST: Final = "rollout_request"
 SHADOW: Final = "shadow"
 """The kind of record with shadows by endpoint."""
 
-BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
+_BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses whose upload never finished (clearml SDK)."""
 
 
@@ -95,14 +93,13 @@ class ModelRecord:
     tags: tuple[str, ...] = ()
     created: str = ""
     """When it was registered (ISO 8601); empty if unknown."""
-    comment: str = field(default="", compare=False)
     link: str = field(default="", compare=False)
     """Its page in ClearML's web application; empty if unknown."""
 
     @property
     def has_data(self) -> bool:
         """False during an upload and after a failed one, when the address ends in a marker of the SDK."""
-        return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
+        return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in _BROKEN_UPLOADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +248,8 @@ class ServingSpec:
     shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Endpoint → the url that its bare name means, even if that version does not exist."""
-    objectives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Endpoint → the stated parts of its objective (``OBJECTIVE``), as texts."""
+    objectives: Mapping[str, Objective] = field(default_factory=dict)
+    """Endpoint → its objective; without one, the default counts."""
     faults: tuple[Fault, ...] = ()
 
     @functools.cached_property
@@ -260,8 +257,7 @@ class ServingSpec:
         """Hash of the content: equal for equal desired states, whatever else in the Task changed."""
         parts: list[Mapping[Any, object]] = [
             self.endpoints, self.canaries, self.monitoring, self.metrics, self.settings, self.stables, self.shadows,
-            self.defaults, {name: sorted(parts.items()) for name, parts in self.objectives.items()},
-            {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
+            self.defaults, self.objectives, {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
         ]  # fmt: skip
         digest = hashlib.sha256()
         for number, part in enumerate(parts):
@@ -365,6 +361,8 @@ def decode(task: ServingTask) -> ServingSpec:
     broken, names = tuple(faults), {one.endpoint for one in endpoints.values()}
     mirrored = {name: stored for name, stored in sorted(records_of(task, SHADOW).items()) if stored.get("percent")}
     shadows = _each("shadow", mirrored, functools.partial(_decode_shadow, endpoints=endpoints), faults)
+    stated = {name: objectives.parts(one) for name, one in records_of(task, OBJECTIVES).items() if name in names}
+    promised = {name: parts for name, parts in stated.items() if parts}
     faults.extend(_overwritten(task, endpoints))
     found = ServingSpec(
         task_id=task.id,
@@ -377,11 +375,7 @@ def decode(task: ServingTask) -> ServingSpec:
         stables=_decode_stables(task),
         shadows=shadows,
         defaults=_decode_defaults(task, endpoints, canaries, broken),
-        objectives={
-            name: parts
-            for name, stored in records_of(task, OBJECTIVES).items()
-            if name in names and (parts := objective_parts(stored))
-        },
+        objectives=_each("objective", promised, lambda _, parts: objectives.read(parts), faults),
         faults=tuple(faults),
     )
     _ = found.revision  # hashed here, in the thread that decodes, and kept
@@ -593,11 +587,6 @@ def _decode_defaults(
         name: one.url for name, one in sorted(recorded.items())
         if name in versioned and name not in configured
     }  # fmt: skip
-
-
-def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Return the stated parts (``OBJECTIVE``) of a record of ``OBJECTIVES``, as texts."""
-    return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
 
 
 def _decode_shadow(endpoint: str, stored: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> ShadowSpec:

@@ -18,11 +18,11 @@ from typing import Final
 
 import orjson
 
+from gateway.control.hooks import HookBuilder, HookParts
 from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
-from gateway.handlers.hook import HookHandler
 from gateway.hooks.json_form import to_json
-from gateway.hooks.pool import HookPool, PoolLimits
-from gateway.hooks.process import Program
+from gateway.hooks.pool import PoolLimits
+from gateway.spec import EndpointSpec
 from gateway.trace import Trace
 
 _SUFFIXES: Final = {".pkl": "sklearn", ".joblib": "sklearn", ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm"}
@@ -75,22 +75,13 @@ async def run(trial: Trial) -> Report:
     if not trial.code.exists():
         raise ControlError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
     engine = trial.engine or _guess_engine(trial)
-    endpoint: dict[str, object] = {
-        "engine_type": engine, "serving_url": _NAME, "version": "", "model_id": None,
-        "preprocess_artifact": None, "input_size": [], "input_type": [], "input_name": [], "output_size": [],
-        "output_type": [], "output_name": [], "auxiliary_cfg": None,
-    }  # fmt: skip
     bundle = None if trial.bundle is None else trial.bundle.resolve()
-    pool = HookPool(Program(_NAME, engine, trial.code.resolve(), bundle, endpoint), PoolLimits(1, 1, 0), _no_answer)
-    began = time.monotonic()
+    parts = HookParts(EndpointSpec(_NAME, _NAME, "", engine), trial.code.resolve(), bundle, call=None, default=None)
+    began, trace = time.monotonic(), Trace("trial")
     with ThreadPoolExecutor(1) as threads:
         try:
-            await pool.start()
+            handler, details = await HookBuilder(_no_answer, threads).in_processes(parts, PoolLimits(1, 1, 0))
             loading = time.monotonic() - began
-            if engine in ("custom", "custom_async") and "process" not in pool.stages:
-                raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
-            handler = HookHandler(pool, call=None, default=None, threads=threads)
-            trace = Trace("trial")
             try:
                 trace.deadline = asyncio.get_running_loop().time() + trial.timeout
                 answer = await handler.answer(trial.body, trace)
@@ -98,13 +89,13 @@ async def run(trial: Trial) -> Report:
                 raise HookFault(
                     f"no answer within {trial.timeout:g} s", "a gateway would answer 504 and replace the process"
                 ) from late
+            finally:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await handler.close()
         except GatewayError as error:
             raise HookFault(error.message, error.hint, is_refusal=error.kind in OF_CALLERS) from error
-        finally:
-            with contextlib.suppress(asyncio.CancelledError):
-                await pool.close()
     spent = {"preprocess": trace.prepare_ns, "process": trace.infer_ns, "postprocess": trace.finish_ns}
-    defined = {*pool.stages, "process"}  # that of the libraries' engines is ours
+    defined = {*details["stages"], "process"}  # that of the libraries' engines is ours
     stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and name in defined]
     note = "the model was not run: this is what preprocess gives it" if engine == "triton" else ""
     return Report(answer, engine, stages, trace.custom or {}, loading, note)

@@ -9,18 +9,13 @@ from gateway import objectives, registry, spec
 
 
 def in_words(task: spec.ServingTask, endpoint: str) -> str:
-    """Return the objective of ``endpoint`` in words. Raises ``DeployError`` if it cannot be read."""
-    parts = spec.decode(task).objectives.get(endpoint, {})
-    try:
-        words = objectives.in_words(objectives.read(parts))
-    except ValueError as error:
-        hint = "set a valid objective with the options of this command"
-        raise DeployError(f"the objective of {endpoint} is invalid: {error}", hint=hint) from None
-    return words if parts else f"{words} (the default)"
+    """Return the objective of ``endpoint`` in words; one that cannot be read is a fault, and the default counts."""
+    own = spec.decode(task).objectives.get(endpoint)
+    return objectives.in_words(own) if own else f"{objectives.in_words(objectives.Objective())} (the default)"
 
 
 def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return ``parts`` (``spec.OBJECTIVE``) if a gateway can read them; otherwise raise ``DeployError`` with why."""
+    """Return ``parts`` if a gateway can read them; otherwise raise ``DeployError`` with why."""
     try:
         objectives.read(parts)
     except ValueError as error:

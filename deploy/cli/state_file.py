@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictStr, ValidationErro
 from deploy.cli import objective
 from deploy.controller.history.changes import NAMED, SECTIONS, entries, said
 from deploy.tools.errors import DeployError
-from gateway import registry, spec
+from gateway import objectives, registry, spec
 from gateway.file_names import path_within
 
 KINDS: Final = ("code", *SECTIONS, "versions", "defaults", "objectives")
@@ -91,7 +91,7 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
     found["defaults"] = dict(sorted(serving.defaults.items()))
     found["objectives"] = {
         name: dict(parts) for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
-        if (parts := spec.objective_parts(stored))
+        if (parts := objectives.parts(stored))
     }  # fmt: skip
     project = functools.cache(store.project_name)
     used = {holder[key] for _, holder, key in models_of(found)}
@@ -129,8 +129,8 @@ def parsed(text: str, name: str) -> Document:
             raise DeployError(f"{name}: endpoint {key} must be named after its version: …/{fields['version']}")
     for key, fields in document["objectives"].items():
         where = f"objective {key} of {name}"
-        if unknown := [part for part in fields if part not in spec.OBJECTIVE]:
-            raise DeployError(f"{where} has an unknown part {unknown[0]}", hint=f"parts: {', '.join(spec.OBJECTIVE)}")
+        if unknown := [part for part in fields if part not in objectives.PARTS]:
+            raise DeployError(f"{where} has an unknown part {unknown[0]}", hint=f"parts: {', '.join(objectives.PARTS)}")
         document["objectives"][key] = objective.checked({part: str(value) for part, value in fields.items()}, where)
     return document
 

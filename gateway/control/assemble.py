@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -144,14 +144,14 @@ class Assembler:
                 code_path = bundle.code if is_own else code_path
         call: TritonCall | None = None
         triton_name = ""
-        leave = _nothing
+        held = ExitStack()
         async with AsyncExitStack() as opened:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
                 backend = self._backend_for(plan.triton_address)
                 if spec.option("unload_after"):
-                    leave = backend.expect_cold(triton_name)
-                    opened.callback(leave)
+                    held.callback(backend.expect_cold(triton_name))
+                    opened.callback(held.close)
                 progress("Loaded", "waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
@@ -176,7 +176,7 @@ class Assembler:
             triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
             reference=bundle.reference if bundle is not None else Reference(),
         )  # fmt: skip
-        return Endpoint(identity, new.handler, leave)
+        return Endpoint(identity, new.handler, held.close)
 
     async def _bundle(self, record: ModelRecord, url: str, *, weights: bool) -> _Bundle:
         download = self._cache.model if weights else self._cache.without_weights
@@ -207,9 +207,9 @@ class Assembler:
 
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
-            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, processor)
+            parts = HookParts(spec, code_path, model, call, processor)
             hooks, details = await self._hooks.build(parts, hook_limits)
-            opened.push_async_callback(_close, hooks)
+            opened.push_async_callback(hooks.close)
             # The samples hold for the bundle with its own code, not for other code in front of it.
             is_own = bundle is not None and code_path == bundle.code
             return _NewHandler(hooks, hooks, details, checked=hooks if is_own else None)
@@ -225,23 +225,23 @@ class Assembler:
                     threads=self._threads,
                     keep_place=self._keep_place,
                 )
-                opened.push_async_callback(_close, generator)
+                opened.push_async_callback(generator.close)
                 return _NewHandler(generator, generator, processor.describe(), (example,), generator)
             text = self._text(processor, call, partial(self._observer.called, spec.endpoint, spec.version))
-            opened.push_async_callback(_close, text)
+            opened.push_async_callback(text.close)
             checked = text
             # The samples were recorded without this endpoint's options, which can change the answers' form.
             own = {"task": options["task"]} if "task" in options else {}
             if stored is not None and own != options:
                 # Calls of a validation are no traffic: they are not counted.
                 checked = self._text(await self._processor(bundle, call.model, own, 0), call, lambda *_: None)
-                opened.push_async_callback(_close, checked)
+                opened.push_async_callback(checked.close)
             cached = partial(self._observer.cached, spec.endpoint, spec.version)
             handler = CachedHandler(text, remembered, cached) if remembered else text
             return _NewHandler(handler, text, processor.describe(), (example, *validate.TEXT_BODIES), checked)
         if call is not None:
             tensors = TensorHandler(call)
-            opened.push_async_callback(_close, tensors)
+            opened.push_async_callback(tensors.close)
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.model.inputs]
             return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, checked=tensors)
         raise SpecFault("has neither a model for Triton nor preprocess code")
@@ -337,17 +337,6 @@ class _NewHandler:
                 await self.checked.close()
 
 
-_closing: Final[set[asyncio.Future[None]]] = set()
-
-
-async def _close(handler: Handler) -> None:
-    # Shielded: a cancelled build may be cancelled a second time while its handlers close.
-    closing = asyncio.ensure_future(handler.close())
-    _closing.add(closing)
-    closing.add_done_callback(_closing.discard)
-    await asyncio.shield(closing)
-
-
 def assemble_snapshot(
     plan: Plan, endpoints: Mapping[str, Endpoint], pending: Mapping[str, Version], previous: Snapshot
 ) -> Snapshot:
@@ -367,19 +356,16 @@ def assemble_snapshot(
 
     for fault in plan.faults:
         kind, _, name = fault.subject.partition(" ")
-        if kind == "canary" and name not in plan.spec.canaries:  # it cannot be read
-            waits(name, (), fault.message)
-    for name, rule in plan.spec.canaries.items():
-        try:
-            chosen = canary.resolve(rule, plan.endpoints)
-        except SpecFault as fault:
-            kept = previous.canaries.get(name)
-            if kept is not None and all(url in endpoints for url in kept.shares):
-                canaries[name] = kept
-                continue
-            # Auto-update may add a version to a prefix at any time.
-            waits(name, rule.load_endpoints, fault.message, is_final=not rule.prefix)
+        if kind != "canary" or name in plan.canaries:
             continue
+        rule, kept = plan.spec.canaries.get(name), previous.canaries.get(name)
+        if rule is None:  # it cannot be read
+            waits(name, (), fault.message)
+        elif kept is not None and all(url in endpoints for url in kept.shares):
+            canaries[name] = kept
+        else:  # auto-update may add a version to a prefix at any time
+            waits(name, rule.load_endpoints, fault.message, is_final=not rule.prefix)
+    for name, chosen in plan.canaries.items():
         ready = [(url, weight) for url, weight in chosen if url in endpoints]
         if sum(weight for _, weight in ready) > 0:
             canaries[name] = canary.weighted(ready, plan.spec.stables.get(name, ""))
@@ -406,18 +392,6 @@ def refusals(faults: Sequence[Fault]) -> dict[str, str]:
         if kind == "endpoint":
             found[url] = fault.message
     return found
-
-
-def _model_endpoint(spec: EndpointSpec) -> dict[str, object]:
-    """Return the attributes of ``self.model_endpoint`` in a hook, with clearml-serving's field names."""
-    return {
-        "engine_type": spec.engine, "serving_url": spec.endpoint, "model_id": spec.model_id, "version": spec.version,
-        "preprocess_artifact": spec.preprocess.key if spec.preprocess else None,
-        "input_size": [list(t.shape) for t in spec.inputs], "input_type": [t.dtype for t in spec.inputs],
-        "input_name": [t.name for t in spec.inputs], "output_size": [list(t.shape) for t in spec.outputs],
-        "output_type": [t.dtype for t in spec.outputs], "output_name": [t.name for t in spec.outputs],
-        "auxiliary_cfg": spec.auxiliary_pairs or spec.auxiliary_pbtxt or None,
-    }  # fmt: skip
 
 
 def _reads_model(code: Path) -> bool:
@@ -452,10 +426,6 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
             hint="save the tokenizer beside the model (tokenizer.save_pretrained), or add the endpoint with "
             "--aux-config gateway.task=tensors to send token ids yourself",
         )
-
-
-def _nothing() -> None:
-    """Give nothing back."""
 
 
 def _load_processor(

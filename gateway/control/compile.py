@@ -7,15 +7,13 @@ function, so that it refuses at once what a gateway would refuse later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from gateway import objectives
 from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import declared
-from gateway.objectives import Objective
 from gateway.path import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
@@ -41,10 +39,10 @@ class Plan:
 
     revision: str
     endpoints: Mapping[str, EndpointPlan]
+    canaries: Mapping[str, Sequence[tuple[str, float]]]
+    """Url and weight of each choice, of the canaries that can be routed."""
     spec: ServingSpec
     faults: tuple[Fault, ...]
-    objectives: Mapping[str, Objective] = field(default_factory=dict)
-    """By endpoint name; the empty name holds the default for all others."""
 
 
 def compile_spec(
@@ -84,13 +82,14 @@ def compile_spec(
         endpoints[url] = EndpointPlan(endpoint, at, _digest((endpoint, at or address, files)), ",".join(on), record)
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
+    canaries: dict[str, Sequence[tuple[str, float]]] = {}
     for name, rule in spec.canaries.items():
         try:
-            choices = canary.resolve(rule, endpoints)
+            canaries[name] = canary.resolve(rule, endpoints)
         except SpecFault as fault:
             faults.append(Fault(f"canary {name}", fault.message))
             continue
-        chosen = {url for url, _ in choices}
+        chosen = {url for url, _ in canaries[name]}
         faults.extend(
             Fault(f"canary {name}", f"endpoint {url} does not exist; its share goes to the others")
             for url in rule.load_endpoints
@@ -99,22 +98,8 @@ def compile_spec(
     for name, metrics in spec.metrics.items():
         _, messages = declared.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
-    promised = _objectives(spec, faults)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
-    return Plan(revision, endpoints, spec, tuple(faults), promised)
-
-
-def _objectives(spec: ServingSpec, faults: list[Fault]) -> dict[str, Objective]:
-    found = {"": Objective()}
-    for name in sorted({one.endpoint for one in spec.endpoints.values()}):
-        stated = spec.objectives.get(name)
-        if not stated:
-            continue
-        try:
-            found[name] = objectives.read(stated)
-        except ValueError as error:
-            faults.append(Fault(f"objective {name}", f"{error}. The default objective applies"))
-    return found
+    return Plan(revision, endpoints, canaries, spec, tuple(faults))
 
 
 def _digest(identity: object) -> str:

@@ -44,7 +44,6 @@ class HookParts:
     spec: EndpointSpec
     code: Path | None
     model: Path | None
-    endpoint: Mapping[str, object]
     call: TritonCall | None
     default: TextProcessor | None
 
@@ -90,8 +89,8 @@ class HookBuilder:
         """Start the code and return its handler and details. Raises ``SpecFault`` and ``HookFailed``."""
         path, spec = parts.code, parts.spec
         if path is None or spec.engine != "triton":
-            return await self._in_processes(parts, limits)
-        endpoint, send = SimpleNamespace(**parts.endpoint), self._sender()
+            return await self.in_processes(parts, limits)
+        endpoint, send = SimpleNamespace(**_model_endpoint(spec)), self._sender()
         code = await _loaded(
             lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
         )
@@ -114,9 +113,10 @@ class HookBuilder:
 
         return send
 
-    async def _in_processes(self, parts: HookParts, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
+    async def in_processes(self, parts: HookParts, limits: PoolLimits) -> tuple[HookHandler, dict[str, Any]]:
+        """See ``build``; in processes, whatever the engine is."""
         engine = parts.spec.engine
-        program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint)
+        program = Program(parts.spec.url, engine, parts.code, parts.model, _model_endpoint(parts.spec))
         pool = HookPool(program, limits, self._send_request, self._bound)
         await pool.start()
         try:
@@ -156,6 +156,18 @@ def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
     if not loading.cancelled() and loading.exception() is None:
         unloading = in_own_thread(loading.result().unload, "unload-code")
         unloading.add_done_callback(lambda done: done.cancelled() or done.exception())  # what it raises is nobody's
+
+
+def _model_endpoint(spec: EndpointSpec) -> dict[str, object]:
+    """Return the attributes of ``self.model_endpoint`` in a hook, with clearml-serving's field names."""
+    return {
+        "engine_type": spec.engine, "serving_url": spec.endpoint, "model_id": spec.model_id, "version": spec.version,
+        "preprocess_artifact": spec.preprocess.key if spec.preprocess else None,
+        "input_size": [list(t.shape) for t in spec.inputs], "input_type": [t.dtype for t in spec.inputs],
+        "input_name": [t.name for t in spec.inputs], "output_size": [list(t.shape) for t in spec.outputs],
+        "output_type": [t.dtype for t in spec.outputs], "output_name": [t.name for t in spec.outputs],
+        "auxiliary_cfg": spec.auxiliary_pairs or spec.auxiliary_pbtxt or None,
+    }  # fmt: skip
 
 
 def _details(spec: EndpointSpec, executor: Executor) -> dict[str, object]:

@@ -37,6 +37,7 @@ from gateway.metrics.declared import frequency_of
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.watch import Served
+from gateway.objectives import Objective
 from gateway.path.routing import RoutingTable, Snapshot
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.port import Registry
@@ -121,7 +122,6 @@ class Reconciler:
         self._models: Mapping[str, ModelRecord] = {}
         """Those that the Task names, by id, as last read; a deleted one stays. Replaced as a whole: threads read it."""
         self._records_due = 0.0
-        self._answered = False
         self._saved: Saved | None = None
         """What a process before this one has saved; None once a configuration was applied."""
         self._finished: list[tuple[Version, Endpoint]] = []
@@ -147,7 +147,7 @@ class Reconciler:
         try:
             await self._first_look()
             while True:
-                await asyncio.sleep(period if self._answered else min(period, 5.0))
+                await asyncio.sleep(min(period, 5.0) if self._health.registry_error else period)
                 await self.look()
         finally:
             probe.cancel()
@@ -187,13 +187,10 @@ class Reconciler:
             self._health.registry_error = ""
             self.last_contact = time.time()
             self._observer.publish(catalog.LAST_CONTACT, self.last_contact)
-            self._answered = True
             self._health.note()
             self._tidy()
             if await self._local(self._references.read):
                 self._watch()
-        else:
-            self._answered = False
         await self._save()
 
     async def _fetch(self) -> str:
@@ -218,17 +215,6 @@ class Reconciler:
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
         return "changed" if is_new else "unchanged"
-
-    def _to_save(self) -> ServingTask | None:
-        """Return the Task that is served, with the keys of callers as they were read last.
-
-        While a section cannot be read, the Task that is served is an older one; a key that was revoked since must not
-        come back with the next start.
-        """
-        served, newest = self._task, self._newest
-        if served is None or newest is None or newest.problem:
-            return served
-        return replace(served, records={**served.records, KEY: newest.records.get(KEY, {})})
 
     async def _show_guards(self, task: ServingTask, spec: ServingSpec) -> None:
         found = await self._local(guarded_until, task, spec)
@@ -270,7 +256,10 @@ class Reconciler:
             self._publish_faults(plan.faults, logging.WARNING, "")
             return False
         if self._plan is not None and plan.spec.unreadable:
-            # A section that cannot be read does not say what should be served: keep everything unchanged.
+            # A section that cannot be read does not say what should be served: keep everything unchanged. Only the keys
+            # of callers are saved as they are now: one that was revoked must not come back with the next start.
+            if self._task is not None and not task.problem:
+                self._task = replace(self._task, records={**self._task.records, KEY: task.records.get(KEY, {})})
             return self._publish_faults(plan.faults, logging.ERROR, "; the previous configuration stays")
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
@@ -370,7 +359,7 @@ class Reconciler:
             frequency_of(plan.spec.settings, self._settings.metric_log_frequency),
         )  # fmt: skip
         self._observer.expect(self._table.current.routes())
-        self._observer.promise(plan.objectives)
+        self._observer.promise({"": Objective(), **plan.spec.objectives})
         self._mirror.configure(plan.spec.shadows, self._table.current.endpoints)
 
     def _watched_as(self, endpoint: Endpoint) -> Served:
@@ -382,7 +371,7 @@ class Reconciler:
 
     async def _save(self) -> None:
         """Save what the next process starts with, if it has changed. Failures are logged."""
-        task, versions = self._to_save(), self.versions
+        task, versions = self._task, self.versions
         if task is None:
             return
         served = frozenset({*(versions.previously_served or ()), *versions.served()})

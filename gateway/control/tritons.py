@@ -110,9 +110,7 @@ class TritonProbe:
 
     def _needed(self) -> dict[str, Backend]:
         """Return the Tritons that versions are served or built on."""
-        plans = (version.plan for version in self._versions)
-        addresses = {plan.triton_address for plan in plans if plan is not None and plan.spec.engine == "triton"}
-        return {address: self._tritons.get(address) for address in sorted(addresses)}
+        return {address: self._tritons.get(address) for address in sorted(self.pools())}
 
     def pools(self) -> dict[str, str]:
         """Return the pools of each needed address, separated by commas."""

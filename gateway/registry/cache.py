@@ -15,11 +15,10 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,12 +38,8 @@ _log = logging.getLogger("triton_gateway.cache")
 
 UNTOUCHED_S: Final = 3600.0
 """An entry that was used within this time stays: another process may need it."""
-LEFT_S: Final = 86400.0
-"""An unfinished entry of this age was left by a process that was killed."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _MANIFEST: Final = "manifest.json"
-_PART: Final = ".part"
-"""Suffix of an entry that is being created or deleted."""
 
 WHOLE: Final = "sha256"
 PARTS: Final = "parts"
@@ -78,7 +73,7 @@ class ArtifactCache:
         self._contents = contents(records_of(task, CONTENT_HASH))
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
-        """Delete what is not among these and was not used for an hour. Never raises.
+        """Delete what is not among these and was not used for an hour, and what killed processes have left.
 
         They are needed from now on, also by the next start.
         """
@@ -86,10 +81,15 @@ class ArtifactCache:
         needed = {*entries, *map(self._entry, artifacts)}
         for entry in needed:
             _touch(entry)
-        try:
-            self._sweep(needed, time.time())
-        except OSError as error:
-            _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
+        for lock in self._root.glob("*/*.lock"):
+            entry = lock.with_suffix("")
+            with contextlib.suppress(OSError), lock.open("a") as file:
+                locks.lock(file, waits=False)  # else a process is making it
+                shutil.rmtree(_part_of(entry), ignore_errors=True)  # a killed one has left it
+                if entry not in needed and (entry / _MANIFEST).stat().st_mtime <= time.time() - UNTOUCHED_S:
+                    shutil.rmtree(entry / "files", ignore_errors=True)  # first: without its files it is no entry
+                    shutil.rmtree(entry, ignore_errors=True)
+                    _log.info("%s is deleted: no program has needed it for an hour", entry)
 
     def model(self, record: ModelRecord) -> Path:
         """Return the folder with the model's files; downloads and unpacks them on first use.
@@ -182,8 +182,7 @@ class ArtifactCache:
         return entry / "files"
 
     def _create(self, entry: Path, what: ModelRecord | ArtifactRef, fill: Callable[[Path], Hashes]) -> None:
-        # One fixed name, since the lock admits one process at a time; leftovers need no search through the folder.
-        part = entry.with_name(f"{entry.name}{_PART}")
+        part = _part_of(entry)
         shutil.rmtree(part, ignore_errors=True)
         try:
             files = part / "files"
@@ -224,19 +223,6 @@ class ArtifactCache:
         if not any(files.iterdir()):
             raise ArtifactCorrupt(f"{what.uri} is an empty archive", hint="upload the folder again")
         return hashes
-
-    def _sweep(self, needed: Collection[Path], now: float) -> None:
-        for left in self._root.glob(f"*/*{_PART}*"):
-            if _is_older(left, now - LEFT_S):
-                shutil.rmtree(left, ignore_errors=True)
-        for mark in self._root.glob(f"*/*/{_MANIFEST}"):
-            entry = mark.parent
-            if entry not in needed and _is_older(mark, now - UNTOUCHED_S):
-                aside = entry.with_name(f"{entry.name}{_PART}-{secrets.token_hex(4)}")
-                with contextlib.suppress(OSError):  # another process has deleted it
-                    entry.rename(aside)  # so that a reader finds the entry whole or not at all
-                    shutil.rmtree(aside, ignore_errors=True)
-                    _log.info("%s is deleted: no program has needed it for an hour", entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +273,9 @@ def _touch(entry: Path) -> None:
         os.utime(entry / _MANIFEST)
 
 
-def _is_older(path: Path, than: float) -> bool:
-    with contextlib.suppress(OSError):  # not there any more
-        return path.stat().st_mtime <= than
-    return False
+def _part_of(entry: Path) -> Path:
+    """Return where an entry is made: one fixed name, since its lock admits one process at a time."""
+    return entry.with_name(f"{entry.name}.part")
 
 
 def _hashes_of(entry: Path) -> Hashes | None:

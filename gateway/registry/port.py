@@ -70,7 +70,7 @@ class Registry(Protocol):
         ...
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
-        """Return the models that exist among these, by id, in few calls; without their comments."""
+        """Return the models that exist among these, by id, in few calls."""
         ...
 
     def download(self, uri: str, folder: Path) -> Path:
@@ -139,7 +139,7 @@ class RegistryWriter(Registry, Protocol):
         ...
 
     def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
-        """Return all models, archived ones too, at one of these addresses; without their comments."""
+        """Return all models, archived ones too, at one of these addresses."""
         ...
 
     def find_models(self, query: ModelQuery) -> Sequence[str]:

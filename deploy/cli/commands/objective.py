@@ -8,7 +8,7 @@ import click
 
 from deploy.cli import objective
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
-from gateway import spec
+from gateway import objectives, spec
 
 
 @click.command(name="objective")
@@ -41,7 +41,7 @@ def command(
     if reset and wanted:
         raise click.UsageError("--reset cannot be combined with other options")
     if reset or wanted:
-        kept = {} if reset else spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {}))
+        kept = {} if reset else objectives.parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {}))
         parts = objective.checked({**kept, **wanted}, endpoint)
         store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
         task = store.task()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
-from gateway import default_version, spec
+from gateway import default_version, objectives, spec
 from gateway.callers import keys as callers
 from gateway.registry import Record
 from gateway.spec import ServingTask
@@ -121,7 +121,7 @@ def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
         if choice.by:  # a default that nobody chose follows from the endpoints
             found["default", name] = Fact({"version": choice.url}, choice.by, choice.at, choice.why)
     for name, stated in spec.records_of(task, spec.OBJECTIVES).items():
-        parts = spec.objective_parts(stated)
+        parts = objectives.parts(stated)
         found["objective", name] = Fact(parts, str(stated.get("by", "")), float(stated.get("at") or 0))
     for name, stated in spec.records_of(task, spec.SHADOW).items():
         shadow = serving.shadows.get(name)

@@ -10,7 +10,7 @@ from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 MODEL_FIELDS: Final = (
     "id", "name", "uri", "framework", "system_tags", "project", "task", "tags", "created",
 )  # fmt: skip
-"""The fields that ``model_record`` reads, but for the comment, which only the answer about a single model has."""
+"""The fields that ``model_record`` reads."""
 
 
 def serving_task(task: Mapping[str, Any]) -> ServingTask:
@@ -47,5 +47,4 @@ def model_record(model: Mapping[str, Any]) -> ModelRecord:
         task=str(model.get("task") or ""),
         tags=tuple(model.get("tags") or ()),
         created=str(model.get("created") or ""),
-        comment=str(model.get("comment") or ""),
     )

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from gateway.registry.clearml.decode import model_record
 from gateway.registry.port import ModelQuery
-from gateway.spec import BROKEN_UPLOADS
 
 PAGE: Final = 500
 
@@ -24,7 +24,7 @@ def find(call: Call, query: ModelQuery) -> Sequence[str]:
         for model in sorted(models, key=lambda m: (str(m.get("created") or ""), str(m["id"])), reverse=True):
             if query.most is not None and len(found) >= query.most:
                 return found
-            if _has_data(model):
+            if model_record(model).has_data:
                 found.append(str(model["id"]))
     return found
 
@@ -65,8 +65,3 @@ def pages(call: Call, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]
 def exactly(name: str) -> str:
     """Return a pattern that matches only ``name``."""
     return f"^{re.escape(name)}$"
-
-
-def _has_data(model: Mapping[str, Any]) -> bool:
-    uri = str(model.get("uri") or "")
-    return bool(uri) and uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS

@@ -62,7 +62,7 @@ def test_a_recorded_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
         registry.write({}, [Record("objective", name, {"latency": "50ms", "availability": "99%", "at": 1, "by": "me"})])
     registry.write({}, [Record("objective", "plain", {"availability": "always"})])
     after = compile_spec(registry.spec(), default_triton="t")
-    assert {"": Objective(), "e": Objective(0.99, 0.05, 0.99)} == after.objectives
+    assert {"e": Objective(0.99, 0.05, 0.99)} == after.spec.objectives
     assert before.revision != after.revision
     assert before.endpoints == after.endpoints
     assert [("objective plain", True)] == [(f.subject, "is not a share" in f.message) for f in after.faults]

@@ -16,6 +16,7 @@ from deploy.controller.history import changes, recorder
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
+from gateway.objectives import Objective
 from gateway.spec import ArtifactRef, decode
 from tests.fakes import FakeRegistry
 from tests.unit.deploy.cli.commands.on_store import run
@@ -119,7 +120,7 @@ def test_a_lost_task_is_restored(tmp_path: Path) -> None:
             new.endpoints[url].options, new.endpoints[url].is_auto,
         ), url  # fmt: skip
     assert (old.canaries, old.metrics, old.defaults) == (new.canaries, new.metrics, new.defaults)
-    assert {"faq": {"latency": "300ms"}} == old.objectives == new.objectives
+    assert {"faq": Objective(within=0.3)} == old.objectives == new.objectives
     assert old.monitoring == new.monitoring
     assert [] == list(new.faults)
     assert [] == plan(store, document).changes()

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway import locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.registry import cache
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
@@ -253,15 +254,17 @@ def test_what_is_not_needed_is_deleted_an_hour_after_its_last_use(
         assert {"recent", "used", "read", *left} == there
 
 
-def test_partial_entries_are_deleted_after_a_day(world: World) -> None:
-    """Of any process. Before that, it may still be writing. A cache that cannot be read is left as it is."""
-    parts = [world.folder / "cache" / "models" / name for name in ("key.part", "key.part-x7a_b2")]
-    for age, is_left in ((cache.LEFT_S - 60, True), (cache.LEFT_S, False)):
-        for part in parts:
-            (part / "files").mkdir(parents=True, exist_ok=True)
-            os.utime(part, (time.time() - age, time.time() - age))
+def test_what_a_killed_process_has_left_is_deleted(world: World) -> None:
+    """Not what a process is making. A cache that cannot be read is left as it is."""
+    world.open().model(world.put(b"x"))
+    [lock] = (world.folder / "cache").glob("*/*.lock")
+    part = lock.with_suffix(".part")
+    (part / "files").mkdir(parents=True)
+    with locks.held(lock):
         world.open().keep([])
-        assert [is_left] * 2 == [part.exists() for part in parts]
+        assert part.exists()
+    world.open().keep([])
+    assert [lock.with_suffix("")] == world.left()
     world.open("none").keep([])
 
 
