@@ -501,7 +501,7 @@ class Batcher(Generic[R]):
         if now >= self._learn_at or self.prices.calls <= _LEARN_ALL_CALLS:
             self._learn_at = now + _LEARN_EVERY_S
             self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), now - call.started)
-            self.limit.learn(call.padded / call.rows)
+            self.limit.learn(call.rows, call.padded, call.tokens)
         most = self._max_work
         if self.limit.rises(now, held, most) and held >= most:
             self.pressure.press(self._loop.time())

@@ -1,8 +1,8 @@
 """Limits the work that one endpoint version has in hand, queued and in calls, while demand exceeds capacity. Pure.
 
-Work is the time that an idle server needs for it by the learned prices: the price of its rows and padded tokens, each
-with its share of a call. Two full calls are enough to keep a server busy: one that runs, and one that waits behind it.
-More in hand would only wait longer.
+Work is the time that an idle server needs for it by the learned prices: the price of its rows and tokens, with their
+share of a call and, as in the last call, of padding. Two full calls are enough to keep a server busy: one that runs,
+and one that waits behind it. More in hand would only wait longer.
 
 Demand exceeds capacity if the work in hand rises three times by half of the limit and does not fall in between. Callers
 that wait for their answers may be many, but they do not become more all the time.
@@ -41,10 +41,10 @@ class WorkLimit:
         self._prices = prices
         self._limits = limits
         self.full = self.per_row = self.per_token = 0.0
-        """Seconds of a full call, and of a row and a token with their share of a call."""
+        """Seconds of a full call, and of a row and a token with their share of a call and of its padding."""
         self._look_at, self._calls, self._least = 0.0, 0, inf
         self._level, self._rises, self._quiet = 0.0, 0, 0
-        self.learn(1.0)
+        self.learn(1, 1, 1)
 
     def work(self, rows: int, tokens: int) -> float:
         """Return the work of ``rows`` rows with ``tokens`` tokens in total."""
@@ -54,15 +54,15 @@ class WorkLimit:
         """Return the work of ``calls`` full calls: the most that may be in hand."""
         return max(calls * self.full, _MIN_S)
 
-    def learn(self, tokens_per_row: float) -> None:
-        """Take over the prices; ``tokens_per_row``, with padding, are those of the last call."""
-        prices, limits = self._prices, self._limits
-        rows = most = max(min(limits.max_rows, limits.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
+    def learn(self, rows: int, padded: int, tokens: int) -> None:
+        """Take over the prices, for rows that are as long and padded as those of the last call."""
+        prices, limits, tokens_per_row = self._prices, self._limits, padded / rows
+        full_rows = most = max(min(limits.max_rows, limits.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
         by_row = prices.row + prices.token * tokens_per_row
         if by_row and not prices.are_guessed:
-            rows = min(max(prices.call * (1 / _FIXED_SHARE - 1) / by_row, 1.0), most)
-        self.per_row, self.per_token = prices.row + prices.call / rows, prices.token
-        self.full = prices.call + by_row * rows
+            full_rows = min(max(prices.call * (1 / _FIXED_SHARE - 1) / by_row, 1.0), most)
+        self.per_row, self.per_token = prices.row + prices.call / full_rows, prices.token * padded / max(tokens, 1)
+        self.full = prices.call + by_row * full_rows
 
     def rises(self, now: float, held: float, most: float) -> bool:
         """Record the work in hand when a call ended; return whether demand exceeds capacity. ``most``: the limit."""

@@ -173,7 +173,7 @@ def limited(loop: SimulatedLoop, pressure: Pressure | None = None) -> Stack:
     for _ in range(40):
         for rows in range(1, ROWS + 1):
             stack.batcher.prices.learn(rows, 4 * rows, 0.0, PRICE.seconds(rows, 4))
-    stack.batcher.limit.learn(4.0)
+    stack.batcher.limit.learn(1, 4, 4)
     stack.batcher.limit.per_row *= 1 + 1e-9  # so that no sum of rows is just below the limit
     return stack
 

@@ -83,14 +83,14 @@ def test_batch_work_alone_gets_the_whole_capacity() -> None:
     assert beside_batch(1e-6, batch=128).batch >= 0.9 * CAPACITY
 
 
-@pytest.mark.parametrize("times", [2.0, 5.0])
-def test_two_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: float) -> None:
-    """Each has two full calls in hand, and answers take at most as long as callers wait."""
+@pytest.mark.parametrize(("times", "gateways", "p99"), [(5.0, 1, 0.28), (2.0, 2, 1.5), (5.0, 2, 1.5)])
+def test_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: float, gateways: int, p99: float) -> None:
+    """Each has two full calls in hand. One gateway answers in 1.6 times as long as at 0.8 times the capacity."""
     price = Price("large", 20e-3, 1.5e-3, 0.0)
     capacity = 64 / price.seconds(64, 0)
-    found = open_load(price, MIXES["short"], times * capacity, seconds=20.0, rule="auto", gateways=2)
+    found = open_load(price, MIXES["short"], times * capacity, seconds=12.0, rule="auto", gateways=gateways)
     assert found.answers >= 0.94 * capacity
-    assert found.percentile(99) <= 1.5
+    assert found.percentile(99) <= p99
     assert max(found.seconds) <= 2.0
 
 

@@ -14,10 +14,13 @@ from tests.simulated import learned
 ROWS = 10
 
 
-def limit_of(call: float, row: float, calls: int = 64) -> WorkLimit:
-    """Return a limit whose prices were learned from ``calls`` calls, in seconds per call and row."""
-    limit = WorkLimit(learned(call, row, lengths=(1,), calls=calls), BatchLimits(max_rows=ROWS))
-    limit.learn(1.0)
+def limit_of(call: float, row: float, calls: int = 64, *, padding: int = 0) -> WorkLimit:
+    """Return a limit whose prices were learned from ``calls`` calls, in seconds per call and row.
+
+    A row has one token, and as many of ``padding``.
+    """
+    limit = WorkLimit(learned(call, row, lengths=(1 + padding,), calls=calls), BatchLimits(max_rows=ROWS))
+    limit.learn(ROWS, ROWS * (1 + padding), ROWS)
     return limit
 
 
@@ -49,10 +52,10 @@ def test_a_full_call_is_one_whose_fixed_price_is_small() -> None:
 
 
 def test_some_milliseconds_of_work_are_always_admitted() -> None:
-    """An event loop is late by milliseconds. Other limits are multiples of a full call."""
-    quick, slow = limit_of(10e-6, 1e-6), limit_of(20e-3, 1e-3)
-    assert quick.most(2) == 0.02
-    assert slow.most(2) == 2 * slow.full == pytest.approx(slow.work(2 * ROWS, 2 * ROWS), rel=0.05)
+    """An event loop is late by milliseconds. Other limits are multiples of a full call, of rows padded as usual."""
+    assert limit_of(10e-6, 1e-6).most(2) == 0.02
+    for slow in (limit_of(20e-3, 1e-3, padding=padding) for padding in (0, 3)):
+        assert slow.most(2) == 2 * slow.full == pytest.approx(slow.work(2 * ROWS, 2 * ROWS), rel=0.05)
 
 
 @pytest.mark.parametrize(
