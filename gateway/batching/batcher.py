@@ -56,9 +56,6 @@ from preprocessing.errors import InvalidOutput
 ROW_FAULT: Final = BackendRefused
 """The failure of a whole call that one of its entries may have caused. A lost connection is not one."""
 
-_PROBE_EVERY: Final = 16
-_PROBE_MIN_ENTRIES: Final = 8
-"""If all calls have about the same size, every 16th of 8 entries or more is cut in half, to learn what size costs."""
 _LEARN_ALL_CALLS: Final = 64
 _LEARN_EVERY_S: Final = 5e-3
 """Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
@@ -124,8 +121,6 @@ class Batcher(Generic[R]):
         self._was_pressed = self.pressure.is_on
         self._queue: list[Entry[R]] = []
         """Oldest first."""
-        self._is_mixed = False
-        """Whether entries of several flows may be queued."""
         self._retries: deque[list[Entry[R]]] = deque()
         """Halves of failed calls: the next calls. They count as in hand, but not as queued."""
         self._calls: dict[CallInFlight, None] = {}
@@ -143,7 +138,6 @@ class Batcher(Generic[R]):
         """No deadline in the queue is earlier."""
         self._near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so it is not checked."""
-        self._batches = 0
         self._learn_at = -math.inf
         self._others_left = -math.inf
         """Clock time at which the last call with classes other than batch left."""
@@ -267,13 +261,12 @@ class Batcher(Generic[R]):
         ``now``: the clock's time, if the caller has just read it. ``is_admitted``: another entry of the same request
         was admitted, so this one is as well.
         """
-        deadline, queue = entry.deadline, self._queue
+        deadline = entry.deadline
         if (self.pressure.is_on or deadline < self._near) and not is_admitted and (refusal := self.refusal(entry)):
             raise refusal
         entry.batcher = self
         entry.submitted = self._clock() if now is None else now
-        self._is_mixed = bool(queue) and (self._is_mixed or entry.flow != queue[0].flow)
-        queue.append(entry)
+        self._queue.append(entry)
         self._queued.add(entry)
         self._held.add(entry)
         returns = self._returns
@@ -368,7 +361,7 @@ class Batcher(Generic[R]):
         """Return the queued entries that cannot be answered in time any more; not all if nothing else is in hand."""
         rows = tokens = 0
         found: list[Entry[R]] = []
-        for entry in sorted(self._queue, key=lambda entry: entry.flow.rank) if self._is_mixed else self._queue:
+        for entry in sorted(self._queue, key=lambda entry: entry.flow.rank):
             if self._is_too_late(entry, rows, tokens):
                 found.append(entry)
             else:
@@ -405,10 +398,8 @@ class Batcher(Generic[R]):
     def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
         limits, prices = self.limits, self.prices
-        batch = self._order.take(self._queue, limits, prices) if self._is_mixed else cut(self._queue, limits, prices)
-        self._batches += 1
-        if len(batch) >= _PROBE_MIN_ENTRIES and not self._batches % _PROBE_EVERY and prices.are_guessed:
-            batch = batch[: len(batch) // 2]
+        is_mixed = len({entry.flow for entry in self._queue}) > 1
+        batch = self._order.take(self._queue, limits, prices) if is_mixed else cut(self._queue, limits, prices)
         self._remove(batch)
         return batch
 

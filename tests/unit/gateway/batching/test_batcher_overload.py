@@ -154,19 +154,6 @@ async def test_a_request_knows_how_long_it_was_queued_and_how_long_its_call_took
     assert pytest.approx([60.0, 9.0 - queued[2]], abs=1e-3) == stack.timeouts[-2:]
 
 
-@simulated
-async def test_calls_that_are_all_alike_are_cut_in_half_now_and_then(loop: SimulatedLoop) -> None:
-    """Otherwise nothing would tell the price of a call from that of its rows."""
-    server = Server(loop, PRICE, random.Random(1))
-    batcher: Batcher[Row] = Batcher(server, limits=BatchLimits(max_rows=8), clock=loop.time, servers=ONE_SERVER)
-    for _ in range(300):
-        for _ in range(8):
-            begin(batcher, [Row(4)], loop.time() + 60, lambda *_: None)
-        await asyncio.sleep(1)
-    await batcher.close()
-    assert {8, 4} == {rows for rows, _ in server.calls}
-
-
 def limited(loop: SimulatedLoop, pressure: Pressure | None = None) -> Stack:
     """Return a stack whose limit is two calls of ``ROWS`` rows."""
     stack = Stack(loop, pressure or Pressure("always"))
