@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from gateway.errors import ClientGone
+from gateway.errors import ClientGone, forget_frames
 from gateway.trace import TRACEPARENT
 
 _log = logging.getLogger("triton_gateway.request")
@@ -145,7 +145,10 @@ class Driven:
             while self.has_left or not isinstance(waits, Outcome):
                 foreign = RuntimeError(f"a request awaits {type(waits).__name__}, which needs a task: see `in_task`")
                 waits = coroutine.throw(gone() if isinstance(waits, Outcome) else foreign)
-        except (StopIteration, ClientGone):
+        except StopIteration:
+            self.over()
+        except ClientGone as left:
+            forget_frames(left)
             self.over()
         except BaseException as failure:  # noqa: BLE001 - a bug: this request fails, and no other
             self.over(failure)

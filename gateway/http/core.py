@@ -18,6 +18,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import chain
+from math import inf
 from time import perf_counter_ns
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -46,8 +49,8 @@ Answer = Callable[[Exchange], Serving]
 """Returns the coroutine that answers a request."""
 
 _MAX_PIPELINED: Final = 64
-_MAX_UNREAD_BODY: Final = 64 << 10
-"""More bytes of a body than this are not received before its request reads them."""
+_MAX_RECENT: Final = 256
+"""Addresses that are remembered as they are read: at most as many bytes as their heads, 16 MiB."""
 _LAST_HEAD_S: Final = 1.0
 """How long a server that stops waits for a request's head."""
 _LINGER_S: Final = 2.0
@@ -68,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._queue: TimeoutQueue | None = None
         self._current: Exchange | None = None
         """The request that is being answered, or whose body is still coming."""
+        self._incoming: Exchange | None = None
+        """The request whose body is still coming."""
         self._waiting: deque[Exchange] = deque()
         """Requests that were sent ahead."""
         self._unparsed = 0
@@ -81,7 +86,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._rest: asyncio.TimerHandle | None = None
         """Ends the rest of a refused connection."""
-        self._age: asyncio.TimerHandle | None = None
+        self._old_ns = inf
+        """When it is old: its next answer is the last one."""
         self.is_unread = False
         """Whether the client reads more slowly than it is answered."""
         self._until_read: Outcome[None] | None = None
@@ -92,11 +98,6 @@ class Connection(asyncio.Protocol):
         parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is ignored here
         return parser
 
-    @property
-    def _newest(self) -> Exchange | None:
-        """The request that came last, unless it was answered; its body may still come."""
-        return self._waiting[-1] if self._waiting else self._current
-
     # --- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,8 +107,7 @@ class Connection(asyncio.Protocol):
         self.names = names_of_peer(transport)
         if limits.age:
             # Spread, so that clients that connected together do not reconnect together.
-            age = limits.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
-            self._age = self._loop.call_later(age, self.leave)
+            self._old_ns = perf_counter_ns() + limits.age * random.uniform(0.9e9, 1.1e9)  # noqa: S311 - not a secret
         if limits.has_room():
             self._enter(limits.heads)
         else:
@@ -118,17 +118,15 @@ class Connection(asyncio.Protocol):
             self._write_refusal(Unavailable(full, hint=hint), lingers=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request that its client has left, and cancel the timers."""
+        """Tell the request that its client has left, and cancel its rest."""
         del exc
         self._limits.open.discard(self)
         self._enter(None)
-        for timer in (self._age, self._rest):
-            if timer is not None:
-                timer.cancel()
         if self._rest is not None:
+            self._rest.cancel()
             self._limits.resting -= 1
             self._rest = None
-        current, self._current = self._current, None
+        current, self._current, self._incoming = self._current, None, None
         self._waiting.clear()
         self._parser = None  # it refers back to this connection, and full collections are rare (see `app`)
         if current is not None:
@@ -141,7 +139,7 @@ class Connection(asyncio.Protocol):
     def leave(self) -> None:
         """End it after its current answer, or after its next one."""
         self._keeps_alive = False
-        newest = self._newest
+        newest = self._waiting[-1] if self._waiting else self._current
         if newest is not None and not newest.has_ended:  # else its client was not told: the next request is answered
             newest.keep_alive = False
         if self._rest is not None:
@@ -170,10 +168,10 @@ class Connection(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Enter the queue that fits the state of the connection; none while the client waits for the gateway."""
-        limits, newest = self._limits, self._newest
+        limits = self._limits
         if self._ignores_input and self._current is None:
             return  # it ends
-        if newest is not None and not newest.is_whole:
+        if self._incoming is not None:
             self._enter(None if self._waiting else limits.bodies)
         elif self._current is not None:
             self._enter(None)
@@ -210,7 +208,6 @@ class Connection(asyncio.Protocol):
         self._settle()
 
     def _start(self, exchange: Exchange) -> None:
-        self._hold_back()
         self._settle()
         try:
             coroutine = self._answer(exchange)
@@ -218,6 +215,7 @@ class Connection(asyncio.Protocol):
             exchange.over(error)
         else:
             exchange.run(coroutine)
+        self._hold_back()
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -234,9 +232,9 @@ class Connection(asyncio.Protocol):
                 return
 
     def _hold_back(self) -> None:
-        """Read no more while requests wait, or while a body is not read; read on otherwise."""
+        """Read no more while requests wait, or while a request does not read its body; read on otherwise."""
         current = self._current
-        if self._waiting or (current is not None and not current.is_whole and current.buffered() > _MAX_UNREAD_BODY):
+        if self._waiting or (current is not None and current.leaves_body):
             self._pause()
         else:
             self.read_on()
@@ -247,8 +245,8 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def read_on(self) -> None:
-        """Receive more, unless requests wait."""
-        if self._is_paused and not self._waiting and not self.transport.is_closing():
+        """Receive more, unless requests wait or the connection rests."""
+        if self._is_paused and not self._waiting and self._rest is None and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
 
@@ -281,7 +279,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Make the request, behind earlier ones of its connection."""
         parser, headers, limits = self._parser, self._headers, self._limits
-        size = len(self._url) + 4 * len(headers) + sum([len(name) + len(value) for name, value in headers])
+        size = len(self._url) + 4 * len(headers) + sum(map(len, chain.from_iterable(headers)))
         if size > limits.max_head_bytes:
             raise self._too_large()
         if len(headers) > limits.max_headers:
@@ -306,13 +304,13 @@ class Connection(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1")
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        exchange = Exchange(self, method.decode("ascii"), path, url.query or b"", headers, by_name)
+        path, query = _address(self._url)
+        exchange = self._incoming = Exchange(self, method.decode("ascii"), path, query, headers, by_name)
         exchange.is_http10 = version == "1.0"
-        exchange.keep_alive = self._keeps_alive and not exchange.is_http10 and parser.should_keep_alive()
+        exchange.keep_alive = (
+            self._keeps_alive and exchange.started_ns < self._old_ns
+            and not exchange.is_http10 and parser.should_keep_alive()
+        )  # fmt: skip
         if self._current is None:
             self._current = exchange
         else:
@@ -323,20 +321,20 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body."""
         self._unparsed = 0
-        if (newest := self._newest) is not None:
-            newest.add(body)
+        if self._incoming is not None:
+            self._incoming.add(body)
 
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
-        newest = self._newest
-        if newest is None or self._parser.should_upgrade():
-            return
+        exchange, self._incoming = self._incoming, None
+        if exchange is None:
+            return  # its head is read again: see `_feed`
         self._unparsed = 0
-        newest.is_whole = True
-        if not newest.keep_alive:
+        exchange.is_whole = True
+        if not exchange.keep_alive:
             self._ignores_input = True  # nothing after it is answered
-        if newest is self._current and newest.is_over:
-            self._loop.call_soon(self.next, newest)
+        if exchange is self._current and exchange.is_over:
+            self._loop.call_soon(self.next, exchange)
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
@@ -405,7 +403,7 @@ class Connection(asyncio.Protocol):
         self.is_unread = False
         self._limits.unread.leave(self)
         waiter, self._until_read = self._until_read, None
-        if waiter is not None and not waiter.is_set:
+        if waiter is not None:
             waiter.set_result(None)
 
     def until_read(self) -> Outcome[None]:
@@ -420,16 +418,16 @@ class Connection(asyncio.Protocol):
         self._limits.count(error.kind)
         self._ignores_input = True
         self._enter(None)
-        newest = self._newest
-        if newest is not None and not newest.is_whole:
+        cut, self._incoming = self._incoming, None
+        if cut is not None:
             if self._waiting:
                 self._waiting.pop()
-            elif newest.has_begun:  # an answer, or a part of it, is written already
+            elif cut.has_begun:  # an answer, or a part of it, is written already
                 self.transport.close()
                 return
             else:
                 self._current = None
-                newest.leave()
+                cut.leave()
         if self._current is None and self._rest is None:
             self._write_refusal(error)
         else:
@@ -477,6 +475,14 @@ class Connection(asyncio.Protocol):
         """Drop it: its client does not read."""
         self._limits.count(NOT_READ)
         self.transport.abort()
+
+
+@lru_cache(_MAX_RECENT)
+def _address(url: bytes) -> tuple[str, bytes]:
+    """Return the path, without escapes, and the query of a request's address. Raises if it is none."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.query or b""
 
 
 def _reason(error: Exception, data: bytes) -> str:

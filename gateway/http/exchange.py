@@ -60,8 +60,8 @@ class Exchange(Ask):
     """One request and its answer. Made by ``core.Connection`` when the head is complete."""
 
     __slots__ = (
-        "_parts", "_wants_body", "connection", "expects_continue", "has_ended", "is_http10", "is_whole", "keep_alive",
-        "method", "path", "query", "rest_s",
+        "_parts", "_size", "_wants_body", "connection", "expects_continue", "has_ended", "is_http10", "is_whole",
+        "keep_alive", "method", "path", "query", "rest_s",
     )  # fmt: skip
 
     can_stream = True
@@ -95,6 +95,7 @@ class Exchange(Ask):
         self.rest_s = 0.0
         """Seconds for which the connection is not read after this answer: the request was refused for want of room."""
         self._parts: list[bytes] = []
+        self._size = 0
         self._wants_body: Outcome[None] | None = None
 
     # --- the connection -----------------------------------------------------------------------------------------------
@@ -110,26 +111,18 @@ class Exchange(Ask):
         """Add a part of the body; called while the connection's bytes are parsed."""
         if not self.has_ended:
             self._parts.append(part)
-
-    def buffered(self) -> int:
-        """Return how many received bytes of the body were not taken yet."""
-        return sum(map(len, self._parts))
-
-    def _take(self) -> bytes:
-        parts = self._parts
-        if len(parts) == 1:
-            return parts.pop()
-        taken = b"".join(parts)
-        parts.clear()
-        return taken
+            self._size += len(part)
 
     def offer(self) -> None:
-        """Wake who waits for the body, if more of it has come."""
-        waiter = self._wants_body
-        if waiter is not None and (self._parts or self.is_whole):
-            self._wants_body = None
-            if not waiter.is_set:
-                waiter.set_result(None)
+        """Wake who waits for more of the body."""
+        waiter, self._wants_body = self._wants_body, None
+        if waiter is not None:
+            waiter.set_result(None)
+
+    @property
+    def leaves_body(self) -> bool:
+        """Whether more of the body would come than anybody reads now."""
+        return not (self.is_whole or self.has_ended) and self._wants_body is None
 
     async def read_body(self, limit: int, hold: Callable[[int], None]) -> bytes:
         """Return the whole body without its content encoding. The caller limits the time.
@@ -137,31 +130,27 @@ class Exchange(Ask):
         ``hold(bytes)`` is called before bytes are read, and raises if there is no room for them. Raises
         ``PayloadTooLarge`` beyond ``limit`` bytes, and what ``body.unpack`` raises.
         """
-        announced = self.by_name.get(b"content-length", b"")
-        if announced:
-            if int(announced) > limit:
-                raise bodies.too_large(limit)
-            hold(int(announced))
+        held = int(self.by_name.get(b"content-length") or 0)
+        if held > limit:
+            raise bodies.too_large(limit)
+        hold(held)
         if self.expects_continue and not (self._parts or self.is_whole):
             self.expects_continue = False
             self.connection.write(_CONTINUE)
-        chunks: list[bytes] = []
-        size = 0
         while True:
-            while not (self._parts or self.is_whole):
-                self.connection.read_on()
-                wants = self._wants_body = Outcome[None]()
-                await wants
-            part = self._take()
-            size += len(part)
+            size = self._size
             if size > limit:
                 raise bodies.too_large(limit)
-            if not announced:
-                hold(len(part))
-            chunks.append(part)
+            if size > held:  # its length was not announced
+                hold(size - held)
+                held = size
             if self.is_whole:
                 break
-        raw = b"".join(chunks)
+            self.connection.read_on()
+            wants = self._wants_body = Outcome[None]()
+            await wants
+        raw = b"".join(self._parts)
+        self._parts.clear()
         encoding = self.by_name.get(b"content-encoding", b"")
         if encoding:
             raw = await in_thread(BODY_THREADS, bodies.unpack, raw, encoding, limit=limit)
@@ -306,7 +295,7 @@ class Exchange(Ask):
         """End the exchange: nothing works on it any more. An answer that was not finished closes the connection."""
         super().over(failure)
         self._parts.clear()
-        self.headers = []
+        self.headers = ()
         if not (self.has_ended or self.has_left):
             if self.has_begun:
                 self.connection.abort()

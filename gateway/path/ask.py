@@ -7,7 +7,7 @@ drives its coroutine (``outcome.Driven``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ BODY_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="bodies")
 Code that runs here must let other threads run, as zlib and Python loops do. orjson holds the interpreter's lock:
 parsing 10 MB of texts stops every thread for 20 ms, here as well as on the event loop.
 """
+NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 
 
 class Ask(Trace, Permit, Driven):
@@ -45,9 +46,9 @@ class Ask(Trace, Permit, Driven):
 
     def __init__(self, request_id: str = "", parent: str = "") -> None:
         super().__init__(request_id, parent)
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Sequence[tuple[bytes, bytes]] = ()
         """Names in lower case, in the order in which they came."""
-        self.by_name: Mapping[bytes, bytes] = {}
+        self.by_name: Mapping[bytes, bytes] = NO_HEADERS
         """The headers by name; of one that was sent twice the last."""
         self.call: Call | None = None
         """What is asked, once it was read."""

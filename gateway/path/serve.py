@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,7 @@ from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.outcome import in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
-from gateway.path.ask import Ask
+from gateway.path.ask import NO_HEADERS, Ask
 from gateway.path.call import UNADDRESSED, Call, Reply, Route
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
@@ -55,7 +55,6 @@ VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, H
 Listener = Callable[[Trace], None]
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 _PRIORITY: Final = b"x-priority"
-_NOTHING: Final[Mapping[bytes, bytes]] = {}
 
 
 async def serve(ask: Ask, route: Route, plane: DataPlane) -> None:
@@ -259,7 +258,7 @@ class DataPlane:
             spare.release()
         ask.release()
         # Counting keeps it for some milliseconds: without what nobody needs any more, its memory is used again at once.
-        ask.call, ask.by_name = None, _NOTHING
+        ask.call, ask.by_name = None, NO_HEADERS
         try:
             self.record(ask)
         except Exception:  # noqa: BLE001 - a fault in counting is no fault of the request

@@ -61,7 +61,8 @@ async def test_a_connection_that_has_ended_is_freed_without_a_collection() -> No
     gc.collect()
     gc.disable()
     try:
-        for sent in (post(), post(path="/rests") * 2, post() + b"?", b"GET / HTTP/2.0\r\n\r\n", post() * 100):
+        rests, not_read = post(path="/rests") * 2, b"GET / HTTP/2.0\r\n\r\n"
+        for sent in (post(), post()[:-1], rests, post() + b"?", not_read, post() * 100):
             ended = come(sent)
             await soon(lambda ended=ended: ended() is None)
     finally:
