@@ -88,7 +88,7 @@ class Spans:
         if not isinstance(span, _Span) or not span.context.trace_flags.sampled:
             return
         began, ended = span.began_ns, span.began_ns + trace.total_ns
-        failed = Status(StatusCode.ERROR, _reason(trace)) if trace.error is not None else _OK
+        failed = Status(StatusCode.ERROR, str(trace.error)[:300] or trace.outcome) if trace.error is not None else _OK
         # Each stage ends where the next begins, and the last one with the request. A failed request's last stage is the
         # one that failed; it takes all time that the other stages do not account for.
         lengths = {stage: int(getattr(trace, f"{stage}_ns")) for stage in STAGES}
@@ -170,7 +170,3 @@ def exporter(protocol: str) -> type[SpanExporter]:
 
 def _span_id() -> int:
     return random.getrandbits(64) or 1
-
-
-def _reason(trace: Trace) -> str:
-    return str(trace.error)[:300] or trace.outcome

@@ -6,8 +6,8 @@ Pure except for ``process_metrics``. Runs in a thread beside the requests.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import accumulate
 from typing import Final
 
@@ -50,7 +50,9 @@ class Numbers(Collector):
             found[series.metric].append((series, value))
         for metric in CATALOG:
             family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
-            family.samples = _Samples(partial(self._samples, found[metric.name]))
+            # Created while they are written: all at once would be a hundred thousand objects, and a garbage collection
+            # over them would stop the whole process for a tenth of a second.
+            family.samples = self._samples(found[metric.name])  # type: ignore[assignment]  # it is read once
             yield family
         if self._others is not None:
             yield from self._others.collect()
@@ -74,21 +76,6 @@ class Numbers(Collector):
         # A sum that can fall would look like a restart to Prometheus.
         if not histogram.bounds or histogram.bounds[0] >= 0:
             yield Sample(f"{name}_sum", labels, total)
-
-
-class _Samples(list[Sample]):
-    """Samples that are created while they are iterated.
-
-    All at once would be a hundred thousand objects, and a garbage collection over them would stop the whole process for
-    a tenth of a second.
-    """
-
-    def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self._make()
 
 
 def _labels(series: Series) -> dict[str, str]:

@@ -46,7 +46,6 @@ class Seen:
     """What happened to some requests between two snapshots. Requests that fell back are failures of the canary."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    fallbacks: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
     """How many requests there were in each bucket of ``catalog.REQUEST_SECONDS``."""
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -55,12 +54,11 @@ class Seen:
     @property
     def asked(self) -> float:
         """Number of requests."""
-        return self.outcomes.total() + self.fallbacks.total()
+        return self.outcomes.total()
 
-    def failures(self, kinds: Collection[str]) -> Counter[str]:
+    def failures(self, kinds: Collection[str]) -> dict[str, float]:
         """Return the share of each kind of failure on the gateway's side."""
-        found = self.fallbacks + Counter({kind: self.outcomes[kind] for kind in kinds})
-        return Counter({kind: count / self.asked for kind, count in found.items()})
+        return {kind: count / self.asked for kind, count in self.outcomes.items() if count and kind in kinds}
 
     def quantiles(self) -> dict[str, float | None]:
         """Return the times of answers that some shares of them keep."""
@@ -71,20 +69,19 @@ class Seen:
         total, number = self.sums.get(of, (0.0, 0.0))
         return total / number if number else None
 
-    def add(self, metric: str, of: str, now: Value, before: Value | None) -> None:
-        """Add what came in one series, which is that of the outcome or stage ``of``."""
+    def add(self, of: str, now: Value, before: Value | None) -> None:
+        """Add what came in one series, which is that of the outcome or stage ``of``, or of the histogram."""
         if isinstance(now, Histogram):
             counts, total = now.read()
             if isinstance(before, Histogram):
                 then, less = before.read()
                 counts, total = [new - old for new, old in zip(counts, then, strict=True)], total - less
-            if metric == catalog.REQUEST_SECONDS.name:
+            if of == catalog.REQUEST_SECONDS.name:
                 self.times = [a + b for a, b in zip_longest(counts, self.times, fillvalue=0.0)]
             known, number = self.sums.get(of, (0.0, 0.0))
             self.sums[of] = known + total, number + sum(counts)
         elif isinstance(now, float):
-            counted = self.fallbacks if metric == catalog.FALLBACKS.name else self.outcomes
-            counted[of] += now - (before if isinstance(before, float) else 0.0)  # type: ignore[assignment]  # no ints
+            self.outcomes[of] += now - (before if isinstance(before, float) else 0.0)  # type: ignore[assignment]  # no ints
 
 
 class Views:
@@ -110,6 +107,7 @@ class Views:
         """Return the statistics extension of the Open Inference Protocol: one row per version that can be called.
 
         Counts are requests, ``inference_count`` is rows and ``execution_count`` calls to Triton; times are nanoseconds.
+        What fell back failed for the canary, and succeeded for the version that answered.
         """
         return [_row(version, seen) for version, seen in sorted(between({}, snapshot, 2).items()) if version[0]]
 
@@ -146,8 +144,9 @@ class Views:
         versions = between(before, snapshot, 2)
         routes = {key: seen for key, seen in between(before, snapshot, 3).items() if seen.asked}
         totals: Counter[str] = Counter()
-        for (endpoint, *_), seen in routes.items():
-            totals[endpoint] += seen.outcomes.total()
+        for (endpoint, _, route), seen in routes.items():
+            if route != FALLBACK:
+                totals[endpoint] += seen.outcomes.total()
         found = []
         # Sorted by name, not by rate, so that rows keep their places on the page.
         for (endpoint, version, route), seen in sorted(routes.items()):
@@ -155,8 +154,7 @@ class Views:
             failed = sum(failures.values())
             found.append({
                 "endpoint": endpoint, "version": version, "route": route, "rate": seen.asked / seconds,
-                # A canary's failure is counted before stable has answered, so it may be the row's only count.
-                "share": 0.0 if route == FALLBACK else seen.asked / (totals[endpoint] or seen.asked), "failed": failed,
+                "share": 0.0 if route == FALLBACK else seen.asked / totals[endpoint], "failed": failed,
                 "refused": max(0.0, 1 - seen.outcomes["ok"] / seen.asked - failed),
                 "failures": {kind: failures[kind] for kind in sorted(failures, key=lambda one: (-failures[one], one))},
                 **seen.quantiles(), "rows_per_call": versions[endpoint, version].mean(catalog.BATCH_ROWS.name),
@@ -215,7 +213,7 @@ def between(before: Snapshot, now: Snapshot, width: int) -> dict[tuple[str, ...]
             if name == catalog.FALLBACKS.name:
                 labels = (*labels[:2], CANARY, labels[2])
             of = labels[3] if len(labels) > 3 else name
-            found.setdefault(labels[:width], Seen()).add(name, of, value, old)
+            found.setdefault(labels[:width], Seen()).add(of, value, old)
     return found
 
 

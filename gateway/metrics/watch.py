@@ -14,7 +14,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Literal, cast
 
 import numpy as np
@@ -56,9 +55,9 @@ class Watch:
         complain: Callable[[], None],
     ) -> None:
         """``complain`` logs the current exception."""
-        self._numbers = numbers
-        draws = texts.Draws(texts.MAX_A_SECOND, chance, clock), texts.Draws(texts.MAX_A_SECOND, chance, clock)
-        self._make = partial(WatchedVersion, numbers, chance=chance, complain=complain, draws=draws)
+        self.numbers, self.chance, self.complain = numbers, chance, complain
+        self.draws = texts.Draws(texts.MAX_A_SECOND, chance, clock), texts.Draws(texts.MAX_A_SECOND, chance, clock)
+        """Of texts, and of embeddings."""
         self._watched: dict[str, WatchedVersion] = {}
 
     def configure(
@@ -72,13 +71,13 @@ class Watch:
             source = (version, declared_for(url, specs, default_frequency))
             watched = known.get(url)
             if watched is None or watched.source != source:
-                watched = self._make(*source)
+                watched = WatchedVersion(self, *source)
             self._watched[url] = watched
             references |= {
                 (version.endpoint, version.version, name, bin_name): count
                 for name, bins in watched.references.items() for bin_name, count in bins.items()
             }  # fmt: skip
-        self._numbers.show(catalog.DRIFT_REFERENCE, references)
+        self.numbers.show(catalog.DRIFT_REFERENCE, references)
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""
@@ -96,15 +95,12 @@ class Watch:
 class WatchedVersion:
     """All variables of one served version. A declared one replaces the built-in one of the same name."""
 
-    def __init__(
-        self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        draws: tuple[texts.Draws, texts.Draws], complain: Callable[[], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, watch: Watch, served: Served, declared: Declared | None) -> None:
         self.source = served, declared
-        self._chance, self._complain = chance, complain
+        self._watch, numbers = watch, watch.numbers
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [Variable(numbers, served, v) for v in (declared.variables if declared is not None else ())]
-        self.text = texts.TextVariables(served.labels, served.reference, draws) if served.is_text else None
+        self.text = texts.TextVariables(served.labels, served.reference, watch.draws) if served.is_text else None
         own = {variable.name for variable in self._declared}
         self._built_in = {
             v.name: Variable(numbers, served, v)
@@ -120,14 +116,14 @@ class WatchedVersion:
                 if values and name in self._built_in:
                     self._built_in[name].take(values)
         if self._declared and self._frequency < 1:
-            traces = [trace for trace in traces if self._chance() < self._frequency]
+            traces = [trace for trace in traces if self._watch.chance() < self._frequency]
         for variable in self._declared:
             for trace in traces:
                 try:
                     variable.read((trace.answer, trace.body, trace.custom))
                 except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
                     variable.ignore("wrong_type")
-                    self._complain()
+                    self._watch.complain()
 
 
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
