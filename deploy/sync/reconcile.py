@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Model, Plan, plan, why_needed
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import SyncSettings
-from deploy.sync.stubs import count_stubs
+from deploy.sync.stubs import stubs_of
 from gateway import errors, registry
 from gateway.own_thread import DaemonPool
 
@@ -63,6 +63,8 @@ class Memory:
     ready_since: float | None = None
     is_short: bool = False
     """Fewer processes than configured ran it in the last round."""
+    earlier: Set[int] = frozenset()
+    """Its processes before it was loaded last; some may live on (see ``stubs``), but serve nobody."""
     is_cold: bool = False
     """It was unloaded because it got no requests; ``asked`` was the gateways' last request to load it then."""
     asked: object = None
@@ -75,7 +77,7 @@ class ModelSync:
                  store: registry.SpecStore, triton: AdminClient, repository: ModelRepository,
                  clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
                  pool: Executor | None = None, me: str = "",
-                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
+                 stubs: Callable[[Path], Mapping[str, Set[int]]] = stubs_of) -> None:  # fmt: skip
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
@@ -310,9 +312,8 @@ class ModelSync:
         found = set()
         for name, model in on_disk.items():
             memory = self._memory[name]
-            is_short = (
-                self._sees_stubs and name in ready and memory.job is None and running.get(name, 0) < model.instances
-            )
+            serving = running.get(name, frozenset()) - memory.earlier
+            is_short = self._sees_stubs and name in ready and memory.job is None and len(serving) < model.instances
             if is_short and memory.is_short:
                 found.add(name)
             memory.is_short = is_short
@@ -365,8 +366,10 @@ class ModelSync:
 
     def _load(self, name: str) -> None:
         self._triton.index()  # raises if Triton is away already, which is not this model's fault
+        earlier = self._stubs(self._repository.root).get(name, frozenset())
         try:
             self._triton.load(name)
+            self._memory[name].earlier = earlier
         except errors.BackendUnavailable as error:
             raise EndedWhileLoading(f"Triton exited while loading this model ({error.message})") from error
 

@@ -1,8 +1,9 @@
-"""Counts the python backend's stub processes of each model. Model sync calls it in every round.
+"""Finds the python backend's stub processes of each model. Model sync calls it in every round.
 
 If the kernel kills a stub (out of memory), Triton 2.51 keeps reporting the model as READY, answers every request with
-"Stub process is not healthy" and starts no other stub. Only the process table shows it. If processes are not visible
-(another container), the counts are empty and model sync works without them.
+"Stub process is not healthy" and starts no other stub. Only the process table shows it. If the stub had a request, the
+others of its model stay for ever beside those of the next load: the model is never fully unloaded. If processes are not
+visible (another container), nothing is found and model sync works without them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from pathlib import Path
 _PROGRAM = b"triton_python_backend_stub"
 
 
-def count_stubs(repository: Path) -> dict[str, int]:
-    """Return the number of living stub processes of each model in this repository."""
+def stubs_of(repository: Path) -> dict[str, set[int]]:
+    """Return the ids of the living stub processes of each model in this repository."""
     roots = {str(repository).encode() + b"/", str(repository.resolve()).encode() + b"/"}
-    counts: dict[str, int] = {}
+    found: dict[str, set[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -31,6 +32,6 @@ def count_stubs(repository: Path) -> dict[str, int]:
             for root in roots:
                 if model.startswith(root):
                     name = model[len(root) :].split(b"/", 1)[0].decode(errors="replace")
-                    counts[name] = counts.get(name, 0) + 1
+                    found.setdefault(name, set()).add(int(entry.name))
                     break
-    return counts
+    return found

@@ -19,7 +19,7 @@ from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.open_addresses import open_addresses
 from deploy.sync.repository import ModelRepository
-from deploy.sync.stubs import count_stubs
+from deploy.sync.stubs import stubs_of
 from deploy.tritonserver.key import ensure_key, hide
 from gateway.errors import BackendRefused
 from tests.integration.conftest import place
@@ -63,12 +63,12 @@ def test_a_killed_server_leaves_nothing_to_the_next(tmp_path, repository):
         contextlib.closing(AdminClient(first.grpc, load_timeout_s=LIMIT_S)) as admin,
     ):
         admin.load("tokens")
-        assert (3, {"tokens": 2}) == (len(members(first.pid)), count_stubs(repository.root))
+        assert (3, 2) == (len(members(first.pid)), len(stubs_of(repository.root)["tokens"]))
         prefix = (folder / "triton" / "shm-prefix").read_text()
         assert regions(prefix)
         os.killpg(first.pid, signal.SIGKILL)
         until(lambda: not members(first.pid), what="the end of its processes")
-        assert ({}, True) == (count_stubs(repository.root), bool(regions(prefix)))
+        assert ({}, True) == (stubs_of(repository.root), bool(regions(prefix)))
         with TritonServer(folder, repository.root, ports=first.ports) as again:
             assert [] == regions(prefix)
             until(admin.is_live)
@@ -76,7 +76,7 @@ def test_a_killed_server_leaves_nothing_to_the_next(tmp_path, repository):
             admin.load("tokens")
             assert admin.is_ready("tokens")
     until(lambda: not members(again.pid), what="the end of its processes")
-    assert ({}, []) == (count_stubs(repository.root), regions((folder / "triton" / "shm-prefix").read_text()))
+    assert ({}, []) == (stubs_of(repository.root), regions((folder / "triton" / "shm-prefix").read_text()))
 
 
 def ask(address, path, body=b"", headers=None):

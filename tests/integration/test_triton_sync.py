@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
@@ -20,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.sync.model_folder.execution import Tuning
 from deploy.sync.run import run_sync
 from deploy.sync.settings import Grace, SyncSettings
-from deploy.sync.stubs import count_stubs
+from deploy.sync.stubs import stubs_of
 from gateway.control.load_requests import LoadRequests
 from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
@@ -144,7 +143,7 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
     world.launch(world.triton.ports)
     world.wait(lambda: world.holds(name) and world.ready("killed"))
     assert [[3.0]] == world.logits("killed", token_inputs([1, 2]))
-    world.wait(lambda: 1 == count_stubs(world.state / "models")[name])
+    world.wait(lambda: 1 == len(stubs_of(world.state / "models")[name]))
     world.registry.is_up = True
 
 
@@ -153,15 +152,7 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
     name = world.served("stub")
 
     def stubs():
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                model = (entry.parent / "cwd").readlink() / entry.read_bytes().split(b"\0")[1].decode()
-                if model.is_relative_to(world.state / "models" / name):
-                    found.append(int(entry.parent.name))
-            except (OSError, IndexError):
-                continue
-        return found
+        return stubs_of(world.state / "models").get(name, set())
 
     (stub,) = stubs()
     # Sync must have seen it alive once before it can miss it.
