@@ -114,7 +114,6 @@ def _check_callers(settings: Settings) -> None:
 
 def _check_tls(settings: Settings) -> None:
     """Check that TLS can be served as configured."""
-    files = (settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
     if not settings.tls:
         if settings.tls_client_authority:
             raise ValueError(
@@ -125,9 +124,9 @@ def _check_tls(settings: Settings) -> None:
     from gateway.http.certificates import tls_context
 
     try:
-        for name in filter(None, files):
+        for name in filter(None, settings.tls_files):
             Path(name).read_bytes()  # whose error names the file, as that of the next line does not
-        tls_context(*files)
+        tls_context(*settings.tls_files)
     except OSError as error:
         raise ValueError(
             "TRITON_GATEWAY_TLS is no folder with tls.crt and tls.key, PEM files of a certificate and its key (without "
@@ -167,8 +166,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     from gateway.http.server import Server
 
     def make() -> Server:
-        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
-        tls = partial(tls_context, *files) if settings.tls_certificate else None
+        tls = partial(tls_context, *settings.tls_files) if settings.tls else None
         return Server(create_app, listener, tls=tls, backlog=_BACKLOG, drain_timeout=settings.drain_timeout)
 
     if settings.workers == 1:

@@ -329,9 +329,7 @@ class Gateway:
             max_message_bytes=settings.max_body_bytes or LARGEST_BYTES, connection_age=settings.connection_age,
             max_connections=self.connections.max_open,
         )  # fmt: skip
-        tls = None
-        if settings.tls_certificate:
-            tls = credentials(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
+        tls = credentials(*settings.tls_files) if settings.tls else None
         await rpc.start(settings.host, settings.grpc_port, tls)
         return rpc
 
@@ -364,7 +362,7 @@ class Gateway:
 
     async def _lately(self, curves_of: Sequence[str]) -> dict[str, Any]:
         found = await self.publisher.ask(Views.lately, curves_of)
-        return {**found, **(await self._reports.judged())._asdict()}
+        return {**found, **await self._reports.judged()}
 
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:

@@ -32,18 +32,6 @@ def parse_duration(value: object, *, bare_unit: str = "s") -> float:
     return float(match[1]) * _UNITS[match[2] or bare_unit]
 
 
-def unload_after(option: str) -> float:
-    """Parse ``gateway.unload_after``: the idle time in seconds after which a model is unloaded; 0: never.
-
-    Raises ``ValueError`` if it is not a duration, or less than ten seconds.
-    """
-    seconds = parse_duration(option) if option else 0.0
-    if 0 < seconds < LEAST_UNLOAD_S:
-        raise ValueError(f"{option} is too short: at least 10s, since a model takes seconds to be loaded again")
-    return seconds
-
-
-LEAST_UNLOAD_S = 10.0
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
 
@@ -294,14 +282,9 @@ class Settings(BaseSettings):
         return not (self.knows_callers or self.allow_anonymous or is_loopback(self.host))
 
     @property
-    def tls_certificate(self) -> str:
-        """The file of the certificate; empty without TLS."""
-        return str(Path(self.tls) / "tls.crt") if self.tls else ""
-
-    @property
-    def tls_key(self) -> str:
-        """The file of its private key; empty without TLS."""
-        return str(Path(self.tls) / "tls.key") if self.tls else ""
+    def tls_files(self) -> tuple[str, str, str]:
+        """With TLS, the files of the certificate, of its key and of the callers' authority, empty if there is none."""
+        return f"{self.tls}/tls.crt", f"{self.tls}/tls.key", self.tls_client_authority
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

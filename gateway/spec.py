@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from gateway import default_version, hocon, objectives, pools, version_numbers
 from gateway.errors import SpecFault
 from gateway.objectives import Objective
+from gateway.settings import parse_duration
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ OBJECTIVES: Final = "objective"
 
 CONTENT_HASH: Final = "content_hash"
 """The kind of record with the ``Content`` of each model."""
+
+_LEAST_UNLOAD_S: Final = 10.0
 
 _MAX_LISTED: Final = 5
 """Models named in one fault. Hundreds of models may share one address."""
@@ -174,6 +177,18 @@ class EndpointSpec:
     def option(self, name: str) -> str:
         """Return the text of ``--aux-config gateway.NAME=…``; empty if not given."""
         return next((value for known, value in self.options if known == name), "")
+
+    @property
+    def unload_after(self) -> float:
+        """Idle seconds after which Triton's model is unloaded; 0: never. Raises ``SpecFault`` if it cannot be read."""
+        text = self.option("unload_after")
+        try:
+            seconds = parse_duration(text or 0)
+        except ValueError as error:
+            raise SpecFault(f"--aux-config gateway.unload_after: {error}") from error
+        if 0 < seconds < _LEAST_UNLOAD_S:
+            raise SpecFault(f"--aux-config gateway.unload_after: {text} is too short: loading takes seconds, use 10s")
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -672,6 +687,7 @@ def _decode_endpoint(
         if engine != "triton" and found.option(name):
             raise SpecFault(f"--aux-config gateway.{name} is for engine triton; engine {engine} runs in gateways")
     pools_of(found, None)  # raises for an invalid name
+    _ = found.unload_after  # raises for no duration
     return found
 
 

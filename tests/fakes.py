@@ -133,11 +133,6 @@ class FakeBackend:
         """See ``Backend.is_live``."""
         return self.is_up
 
-    @property
-    def is_away(self) -> bool:
-        """See ``Backend.is_away``."""
-        return not self.is_up
-
     def lacks(self, model: str) -> bool:
         """See ``Backend.lacks``."""
         return self.is_up and model not in self.models

@@ -14,7 +14,7 @@ from typing import Any
 
 from deploy.sync.errors import Verdict
 from deploy.sync.settings import SyncSettings
-from gateway import pools, registry, settings, spec
+from gateway import pools, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -116,7 +116,7 @@ class Follower:
                 unresolved[url] = (endpoint.model_id or "", self._why_missing(endpoint.model_id, record))
             else:
                 name = spec.triton_model_name(endpoint, record)
-                targets[name] = Target(url, self._recipe(), _unload_after(endpoint), endpoint, record)
+                targets[name] = Target(url, self._recipe(), endpoint.unload_after, endpoint, record)
         faults = [fault.subject for fault in serving.faults]
         faulty = {one.removeprefix("endpoint ").strip("/") for one in faults if one.startswith("endpoint ")}
         return Desired(
@@ -141,10 +141,3 @@ class Follower:
         else:
             why = f"there is no model {model_id}: it was deleted, or never existed"
         return Verdict(why, is_final=True)
-
-
-def _unload_after(endpoint: spec.EndpointSpec) -> float:
-    try:
-        return settings.unload_after(endpoint.option("unload_after"))
-    except ValueError:  # a fault of the endpoint, which gateways and the command line report
-        return 0.0

@@ -149,7 +149,7 @@ class Assembler:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
                 backend = self._backend_for(plan.triton_address)
-                if spec.option("unload_after"):
+                if spec.unload_after:
                     held.callback(backend.expect_cold(triton_name))
                     opened.callback(held.close)
                 progress("Loaded", "waiting for Triton to load the model")

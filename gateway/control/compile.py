@@ -16,7 +16,6 @@ from gateway.hooks.engines import ENGINES
 from gateway.metrics import declared
 from gateway.path import canary
 from gateway.pools import ANY, DEFAULT, address_of
-from gateway.settings import unload_after
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
 
 
@@ -113,10 +112,6 @@ def _refusal(endpoint: EndpointSpec) -> str:
         and not (endpoint.engine in ENGINES and endpoint.preprocess is not None)
     ):
         return "has no model; add it again with --model-id, or --name and --project of a registered model"
-    try:
-        unload_after(endpoint.option("unload_after"))
-    except ValueError as error:
-        return f"--aux-config gateway.unload_after: {error}"
     # A model folder may contain preprocess code; that is known only after it has been fetched.
     if endpoint.engine in ("custom", "custom_async") and endpoint.preprocess is None and not endpoint.model_id:
         return f"engine {endpoint.engine} needs --preprocess with a Preprocess class that has a process method"

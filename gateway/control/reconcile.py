@@ -426,7 +426,7 @@ class Reconciler:
 
     def status(self) -> dict[str, Any]:
         """Return what is served, what is not and why: the content of ``/v1/status`` and the status page."""
-        answers = self._probe.answers()
+        answers = self._health.backend_live
         return {
             **_shown_plan(self._plan, self._table.current),
             "ready": not self._health.reasons(),

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gateway.control.threads import run_in
 from gateway.errors import GatewayError
@@ -29,18 +29,6 @@ _FOUND: Final = (
 """What is shown of a judged variable; its record also names the reference."""
 _LOST_S: Final = 86400.0
 """How long a lost endpoint is shown: it may have been removed on purpose."""
-
-
-class Judged(NamedTuple):
-    """What the controller has found over all gateways, as plain values."""
-
-    drift: list[Mapping[str, Any]]
-    """Variables that have a reference: their bins in about the last hour and in the reference, and the evidence."""
-    compared: list[Mapping[str, Any]]
-    """Canaries beside stable versions."""
-    accuracy: list[Mapping[str, Any]]
-    lost: list[Mapping[str, Any]]
-    """Endpoints that a stale write has taken out of the serving Task, with the command that restores each."""
 
 
 class Reports:
@@ -62,21 +50,26 @@ class Reports:
         await self._look()
         return reports.why_missing(self._records, model, now=self._wall())
 
-    async def judged(self) -> Judged:
-        """Return what the controller has found, as ``deploy.controller.drift`` records it. Never raises."""
+    async def judged(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Return what the controller has found over all gateways, as ``deploy.controller.drift`` records it.
+
+        ``drift``: variables that have a reference, with their bins in about the last hour and in the reference, and the
+        evidence; ``compared``: canaries beside stable versions; ``accuracy``; ``lost``: endpoints that a stale write
+        has taken out of the serving Task, with the command that restores each. Never raises.
+        """
         await self._look()
-        found = Judged([], [], [], [])
+        found: dict[str, list[Mapping[str, Any]]] = {"drift": [], "compared": [], "accuracy": [], "lost": []}
         for endpoint, value in self._records.get("leader", {}).get("lost", {}).items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _LOST_S:
-                    found.lost.append({"endpoint": endpoint, "restore": str(value["restore"])})
+                    found["lost"].append({"endpoint": endpoint, "restore": str(value["restore"])})
         for endpoint, value in self._records.get("judged", {}).items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _JUDGED_S:
                     of = {"endpoint": endpoint, "alarm_days": value["alarm_days"]}
-                    found.drift.extend({**of, **{name: one[name] for name in _FOUND}} for one in value["variables"])
-                    found.compared.extend({"endpoint": endpoint, **one} for one in value["compared"])
-                    found.accuracy.extend({"endpoint": endpoint, **one} for one in value["accuracy"])
+                    found["drift"].extend({**of, **{name: one[name] for name in _FOUND}} for one in value["variables"])
+                    for kind in ("compared", "accuracy"):
+                        found[kind].extend({"endpoint": endpoint, **one} for one in value[kind])
         return found
 
     async def _look(self) -> None:

@@ -91,11 +91,6 @@ class TritonProbe:
         if not self._versions.retiring:  # a retiring version still needs the Triton of its last requests
             await self._tritons.forget(needed)
 
-    def answers(self) -> dict[str, bool]:
-        """Return which Tritons answer, by address, with what calls have found since the last probe."""
-        away = {address for address, backend in self._needed().items() if backend.is_away}
-        return {address: live and address not in away for address, live in self._health.backend_live.items()}
-
     def lacking(self) -> set[str]:
         """Return the urls whose version serves, but whose model no Triton has, for instance because it was restarted.
 
@@ -104,7 +99,7 @@ class TritonProbe:
         return {
             url for url, version in self._versions.served().items()
             if version.endpoint is not None and (plan := version.plan) is not None and plan.spec.engine == "triton"
-            and not plan.spec.option("unload_after")
+            and not plan.spec.unload_after
             and self._tritons.get(plan.triton_address).lacks(version.endpoint.identity.triton_name)
         }  # fmt: skip
 

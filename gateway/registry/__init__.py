@@ -4,19 +4,12 @@ Called by ``control``, ``app`` and ``deploy``, which uses only the names below. 
 loop or in a request. It reads and writes; it never decides what is served.
 """
 
-from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry import reports
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG
 from gateway.registry.ledger import Kind, Ledger, Record, Records
-from gateway.registry.port import (
-    ModelQuery,
-    Registry,
-    RegistryWriter,
-    Upload,
-    is_id,
-)
+from gateway.registry.port import ModelQuery, Registry, RegistryWriter, Upload, is_id
 from gateway.registry.unpack import unpack as unpack_archive
 
 __all__ = [
@@ -29,8 +22,6 @@ __all__ = [
     "Record",
     "Records",
     "Registry",
-    "RegistryRefused",
-    "RegistryUnavailable",
     "RegistryWriter",
     "Saved",
     "SpecStore",

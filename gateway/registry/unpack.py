@@ -54,10 +54,8 @@ def unpack(archive: Path | Remote, folder: Path, *, weights: bool = True) -> str
             wanted = [member for member in members if weights or not manifest.is_weights(member.filename)]
             _check_size(sum(member.file_size for member in wanted), name, size, folder)
             hashes = {member.filename: _write(packed, member, name, folder) for member in wanted}
-    except _BROKEN as error:
-        raise ArtifactCorrupt(f"{name} cannot be unpacked: {error}", hint=_AGAIN) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # an offset that lies outside the archive
+    except (*_BROKEN, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is an offset outside the archive
             raise
         raise ArtifactCorrupt(f"{name} cannot be unpacked: {error}", hint=_AGAIN) from error
     told: list[tuple[str, int, int, str]] = [("", size, len(members), "")]

@@ -105,11 +105,6 @@ class Backend(Servers, Protocol):
         """Return whether a server answers; never raises."""
         ...
 
-    @property
-    def is_away(self) -> bool:
-        """Whether no server answered the last call or question."""
-        ...
-
     def lacks(self, model: str) -> bool:
         """Return whether servers answer, but none of them had ``model`` when it was last called or looked for."""
         ...

@@ -86,7 +86,7 @@ class Replicas:
         self.replicas = 1
         """See ``Backend.replicas``."""
         self.is_away = False
-        """See ``Backend.is_away``."""
+        """Whether no server answered the last call or question."""
         self._problem = ""
         """Why the list of replicas is missing or out of date; empty if it is current."""
         self._servers = servers_of(address)

@@ -76,7 +76,7 @@ async def test_a_gateway_without_triton_is_ready_if_it_can_answer(
     make_stack: Any, settings: dict[str, str], hook: bool, reasons: list[str]
 ) -> None:
     """The body names what cannot be answered. A pool at zero is started by a request, which an unready gateway would
-    not get. A Triton that a call found dead is shown so at once; when it is back, but without its model, that is said.
+    not get. A dead Triton is shown; when it is back, but without its model, that is said.
     """
     stack = make_stack(**settings)
     async with stack.gateway.running(), stack.client:
@@ -91,8 +91,8 @@ async def test_a_gateway_without_triton_is_ready_if_it_can_answer(
 
         await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
         stack.backend.is_up = False
-        assert (False, False, "serving") == await told()
         await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
+        assert (False, False, "serving") == await told()
         code, body = await readyz(stack)
         assert (503 if reasons else 200, reasons) == (code, body["reasons"])
         assert reasons or [f"{AWAY}: e cannot be answered"] == body["degraded"]

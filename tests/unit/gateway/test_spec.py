@@ -62,6 +62,8 @@ def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
         ("endpoints", 'x { engine_type = "triton", input_name = ["a"], input_type = ["int64"], input_size = [["q"]] }',
          "endpoint x", "invalid literal for int"),
         ("endpoints", 'x { engine_type = "triton", auxiliary_cfg { gateway = "x" } }', "endpoint x", "takes names"),
+        ("endpoints", 'x { engine_type = "triton", auxiliary_cfg { gateway { unload_after = 5 } } }', "endpoint x",
+         "too short"),
         ("endpoints", "x = 5", "endpoints x", "not a block"), ("canary", 'x { weights = ["q"] }', "canary x", "float"),
         ("metric_logging", "x { metrics = [1] }", "metrics x", "cannot be read"),
         ("metric_logging", "x { metrics { a = 1 } }", "metrics x", "cannot be read"),

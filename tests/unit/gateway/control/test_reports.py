@@ -74,6 +74,6 @@ async def test_endpoints_that_a_stale_write_has_lost_are_told_for_a_day() -> Non
     reports = Reports(ledger, Inline(), clock=lambda: 0.0, wall=lambda: wall[0])
     lost: dict[str, Any] = {"faq/2": {"at": 900.0, "restore": "clearml-serving …"}, "x": {"at": None}, "y": 3}
     ledger.write([Record("leader", "lost", lost), Record("leader", "leader", {"id": "c", "count": 1})])
-    assert [{"endpoint": "faq/2", "restore": "clearml-serving …"}] == (await reports.judged()).lost
+    assert [{"endpoint": "faq/2", "restore": "clearml-serving …"}] == (await reports.judged())["lost"]
     wall[0] += 86400.0
-    assert [] == (await reports.judged()).lost
+    assert [] == (await reports.judged())["lost"]

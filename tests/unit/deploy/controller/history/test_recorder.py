@@ -18,7 +18,8 @@ from deploy.controller.history.recorder import Observer, look, read
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.steps import Rollout, after_command, begun
 from gateway.callers.keys import Key, records_of, written
-from gateway.registry import Record, RegistryUnavailable
+from gateway.errors import RegistryUnavailable
+from gateway.registry import Record
 from gateway.spec import ShadowSpec
 from tests.fakes import FakeRegistry
 
