@@ -220,15 +220,14 @@ def _of(future: asyncio.Future[T]) -> Outcome[T]:
     outcome = _Stoppable[T](future.cancel)
 
     def ended(_: asyncio.Future[T]) -> None:
+        # Read in any case: asyncio would log an error that was never read.
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if outcome.is_set:
-            if not future.cancelled():
-                future.exception()  # nobody waits: asyncio would log that it was never read
-        elif future.cancelled():
-            outcome.set_exception(asyncio.CancelledError())
-        elif (error := future.exception()) is not None:
-            outcome.set_exception(error)
-        else:
+            return
+        if error is None:
             outcome.set_result(future.result())
+        else:
+            outcome.set_exception(error)
 
     future.add_done_callback(ended)
     return outcome

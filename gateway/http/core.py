@@ -78,7 +78,6 @@ class Connection(asyncio.Protocol):
         self._unparsed = 0
         """Bytes received since the parser last completed a part of a request."""
         self._is_in_head = False
-        self._trailer_bytes = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._refusal: GatewayError | None = None
@@ -255,7 +254,6 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a head."""
         self._is_in_head = True
-        self._trailer_bytes = 0
         self._url = b""
         self._headers = []
 
@@ -264,13 +262,9 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; trailers after a chunked body are counted and dropped."""
+        """Add a header; trailers after a chunked body are dropped."""
         if self._is_in_head:
             self._headers.append((name.lower(), value))
-            return
-        self._trailer_bytes += len(name) + len(value) + 4
-        if self._trailer_bytes > self._limits.max_head_bytes:
-            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"

@@ -38,7 +38,6 @@ CHUNKED = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\
 
 async def heard(sent: bytes, cut: int) -> tuple[list[tuple[int, str]], bool]:
     """Send bytes in pieces over a connection in memory; return status and code of each answer, and whether it ended."""
-
     ear, connection = in_memory(reads, Connections(max_head_bytes=4096, max_headers=50))
     for at in range(0, len(sent), cut):
         if not ear.is_closed:
