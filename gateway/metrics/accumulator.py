@@ -72,7 +72,7 @@ class Distribution:
         self.bounds = bounds
         self._numbers = [0.0] * (len(bounds) + 2)
         self._since = time.monotonic()
-        self._exemplars: dict[int, Exemplar] = {}
+        self._exemplars: dict[int, tuple[str, float, float]] = {}
         self._copy: Histogram | None = None
 
     def observe(self, values: Iterable[float]) -> None:
@@ -87,13 +87,14 @@ class Distribution:
 
     def belongs(self, trace_id: str, value: float) -> None:
         """Remember the trace that a counted value belongs to: it leads from a slow bar on a board to a trace."""
-        self._exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
+        self._exemplars[bisect_left(self.bounds, value)] = trace_id, value, time.time()
 
     def copy(self) -> Histogram:
         """Return a copy; the same one until something is counted, as most versions are idle most of the time."""
         if self._copy is None:
             numbers = array("d", self._numbers).tobytes()
-            self._copy = Histogram(self.bounds, self._since, numbers, dict(self._exemplars))
+            exemplars = {place: Exemplar(*newest) for place, newest in self._exemplars.items()}
+            self._copy = Histogram(self.bounds, self._since, numbers, exemplars)
         return self._copy
 
 

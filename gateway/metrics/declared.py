@@ -77,13 +77,13 @@ def _checked(variable: MetricVariable) -> MetricVariable:
     return MetricVariable(variable.name, variable.type)
 
 
-def declared_for(url: str, specs: Mapping[str, MetricSpec], default_frequency: float) -> Declared | None:
+def declared_for(url: str, specs: Mapping[str, MetricSpec], default_frequency: float) -> Declared:
     """Return the declaration for ``url``: under its own name, or else the longest matching wildcard (``name/*``)."""
     found = specs.get(url)
     if found is None:
         covering = [key for key in specs if key.endswith("*") and _covers(key, url)]
         if not covering:
-            return None
+            return Declared(0.0, ())
         found = specs[max(covering, key=len)]
     frequency = default_frequency if found.log_frequency is None else found.log_frequency
     variables, _ = check(found)

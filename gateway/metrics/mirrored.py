@@ -31,8 +31,7 @@ def groups_of(trace: Trace, labels: Sequence[str]) -> Iterator[str]:
     yield f"up to {2**length} tokens" if length in _LENGTHS else "more tokens"
     text = texts.beginning(found[0])
     yield f"language {texts.language(text, texts.words_of(text))}"
-    results = texts.results_of(trace)
-    for result in results if isinstance(results, Sequence) else ():  # user code may have made anything of it
+    for result in texts.results_of(trace):
         label = result.get("label") if isinstance(result, Mapping) else None
         if isinstance(label, str) and label in labels[:_MOST_LABELS]:
             yield f"label {label[:MAX_LABEL_CHARS]}"

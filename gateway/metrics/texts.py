@@ -300,4 +300,6 @@ def results_of(trace: Trace) -> Sequence[Any]:
     if type(trace.answer) is not dict:
         return ()
     several = trace.answer.get("results")
-    return (trace.answer,) if several is None else several
+    if several is None:
+        return (trace.answer,)
+    return several if isinstance(several, Sequence) else ()  # user code may have made anything of it

@@ -95,11 +95,11 @@ class Watch:
 class WatchedVersion:
     """All variables of one served version. A declared one replaces the built-in one of the same name."""
 
-    def __init__(self, watch: Watch, served: Served, declared: Declared | None) -> None:
+    def __init__(self, watch: Watch, served: Served, declared: Declared) -> None:
         self.source = served, declared
         self._watch, numbers = watch, watch.numbers
-        self._frequency = declared.frequency if declared is not None else 0.0
-        self._declared = [Variable(numbers, served, v) for v in (declared.variables if declared is not None else ())]
+        self._frequency = declared.frequency
+        self._declared = [Variable(numbers, served, v) for v in declared.variables]
         self.text = texts.TextVariables(served.labels, served.reference, watch.draws) if served.is_text else None
         own = {variable.name for variable in self._declared}
         self._built_in = {

@@ -20,8 +20,7 @@ def test_the_most_specific_declaration_applies() -> None:
     }
 
     def names(url: str) -> list[str]:
-        found = declared_for(url, specs, 1.0)
-        return [] if found is None else [v.name for v in found.variables]
+        return [variable.name for variable in declared_for(url, specs, 1.0).variables]
 
     assert ["own", "two", "all", "all", "any"] == [names(u)[0] for u in ("e/1", "e/20", "e/3", "e", "other/1")]
     del specs["*"]

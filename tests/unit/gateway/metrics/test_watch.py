@@ -162,7 +162,7 @@ def test_text_tasks_have_variables_without_a_declaration() -> None:
     entities = {"entities": [{"entity_group": "GOOD", "score": 0.5}, {"entity": "B-BAD", "score": 0.5}]}
     watched.answer({"text": "a"}, good, encoded=[encoded(4, 1)])
     watched.answer({"text": ["a", "b"]}, {"results": [bad, bad]}, encoded=[encoded(8), encoded(32)])
-    for answer in ({"label": "GOOD"}, {**good, "score": "x"}, {"entities": [{}]}, entities):
+    for answer in ({"label": "GOOD"}, {**good, "score": "x"}, {"entities": [{}]}, {"results": 5}, entities):
         watched.answer({}, answer)
     found = watched.read()
     assert (44, 3) == (found["scalar_sum{token_length}"], found["scalar_count{token_length}"])
@@ -219,7 +219,7 @@ def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
 
 def is_declared(stack: Any) -> bool:
     """Whether variables of the hook are counted."""
-    return stack.gateway.observer.watch._watched["h"].source[1] is not None
+    return bool(stack.gateway.observer.watch._watched["h"].source[1].variables)
 
 
 async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:
