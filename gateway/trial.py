@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 
 from gateway.control.hooks import HookBuilder, HookParts
-from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
+from gateway.errors import ControlError, DeadlineExceeded, HookFailed
 from gateway.hooks.json_form import to_json
 from gateway.hooks.pool import PoolLimits
 from gateway.spec import EndpointSpec
@@ -60,18 +60,8 @@ class Report:
         return to_json(body, orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2)
 
 
-class HookFault(Exception):
-    """The class failed or refused the input."""
-
-    def __init__(self, message: str, hint: str = "", *, is_refusal: bool = False) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.is_refusal = is_refusal
-
-
 async def run(trial: Trial) -> Report:
-    """Run a trial. Raises ``HookFault`` for faults of the class, ``ControlError`` if it cannot be run at all."""
+    """Run a trial. Raises ``GatewayError``, for a refused body with one of the kinds in ``errors.OF_CALLERS``."""
     if not trial.code.exists():
         raise ControlError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
     engine = trial.engine or _guess_engine(trial)
@@ -79,21 +69,17 @@ async def run(trial: Trial) -> Report:
     parts = HookParts(EndpointSpec(_NAME, _NAME, "", engine), trial.code.resolve(), bundle, call=None, default=None)
     began, trace = time.monotonic(), Trace("trial")
     with ThreadPoolExecutor(1) as threads:
+        handler, details = await HookBuilder(_no_answer, threads).in_processes(parts, PoolLimits(1, 1, 0))
+        loading = time.monotonic() - began
         try:
-            handler, details = await HookBuilder(_no_answer, threads).in_processes(parts, PoolLimits(1, 1, 0))
-            loading = time.monotonic() - began
-            try:
-                trace.deadline = asyncio.get_running_loop().time() + trial.timeout
-                answer = await handler.answer(trial.body, trace)
-            except DeadlineExceeded as late:
-                raise HookFault(
-                    f"no answer within {trial.timeout:g} s", "a gateway would answer 504 and replace the process"
-                ) from late
-            finally:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await handler.close()
-        except GatewayError as error:
-            raise HookFault(error.message, error.hint, is_refusal=error.kind in OF_CALLERS) from error
+            trace.deadline = asyncio.get_running_loop().time() + trial.timeout
+            answer = await handler.answer(trial.body, trace)
+        except DeadlineExceeded as late:
+            hint = "a gateway would answer 504 and replace the process"
+            raise HookFailed(f"no answer within {trial.timeout:g} s", hint=hint) from late
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                await handler.close()
     spent = {"preprocess": trace.prepare_ns, "process": trace.infer_ns, "postprocess": trace.finish_ns}
     defined = {*details["stages"], "process"}  # that of the libraries' engines is ours
     stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and name in defined]

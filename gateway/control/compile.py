@@ -25,9 +25,10 @@ class EndpointPlan:
 
     spec: EndpointSpec
     triton_address: str
+    """Empty if it needs no Triton."""
     fingerprint: str
     pool: str = ""
-    """The pools of Tritons it runs on, separated by commas; empty if it needs no Triton."""
+    """The pools of Tritons it runs on, separated by commas."""
     record: ModelRecord | None = None
     """Its model's record; None if the registry has none."""
 

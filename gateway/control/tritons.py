@@ -14,7 +14,6 @@ from gateway.control.version import Versions
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.pools import DEFAULT
 from gateway.triton.port import Backend
 
 _log = logging.getLogger("triton_gateway.control")
@@ -98,7 +97,7 @@ class TritonProbe:
         """
         return {
             url for url, version in self._versions.served().items()
-            if version.endpoint is not None and (plan := version.plan) is not None and plan.spec.engine == "triton"
+            if version.endpoint is not None and (plan := version.plan) is not None and plan.triton_address
             and not plan.spec.unload_after
             and self._tritons.get(plan.triton_address).lacks(version.endpoint.identity.triton_name)
         }  # fmt: skip
@@ -111,7 +110,6 @@ class TritonProbe:
         """Return the pools of each needed address, separated by commas."""
         found: dict[str, set[str]] = {}
         for version in self._versions:
-            plan = version.plan
-            if plan is not None and plan.spec.engine == "triton":
-                found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
+            if (plan := version.plan) is not None and plan.triton_address:
+                found.setdefault(plan.triton_address, set()).add(plan.pool)
         return {address: ",".join(sorted(pools)) for address, pools in found.items()}

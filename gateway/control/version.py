@@ -328,10 +328,7 @@ class Versions:
 
     def needs(self) -> dict[str, str]:
         """Return each served url with the address of the Triton that it needs, or with an empty string."""
-        return {
-            url: version.plan.triton_address if version.plan is not None and version.endpoint.identity.triton_name
-            else "" for url, version in self._served.items() if version.endpoint is not None
-        }  # fmt: skip
+        return {url: one.plan.triton_address if one.plan is not None else "" for url, one in self._served.items()}
 
     def unserved(self) -> dict[str, str]:
         """Return each url that is configured but not served, with its state and reason."""

@@ -11,6 +11,7 @@ import click
 
 from deploy.cli.commands._options import DURATION
 from deploy.tools.errors import DeployError
+from gateway.errors import OF_CALLERS, GatewayError
 
 _REFUSED = 3
 """Exit code if the class refuses the body."""
@@ -54,11 +55,12 @@ def test(code: Path, body: str, bundle: Path | None, engine: str, timeout: float
     asked = trial.Trial(code, _body(body), engine, bundle, timeout=timeout)
     try:
         report = asyncio.run(trial.run(asked))
-    except trial.HookFault as fault:
-        click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
+    except GatewayError as fault:
+        is_refusal = fault.kind in OF_CALLERS
+        click.echo(f"{'refused' if is_refusal else 'failed'}: {fault.message}", err=True)
         if fault.hint:
             click.echo(f"  {fault.hint}", err=True)
-        return _REFUSED if fault.is_refusal else 1
+        return _REFUSED if is_refusal else 1
     click.echo(f"{code} as engine {report.engine}, loaded in {report.loading_s:.2f} s", err=True)
     if report.note:
         click.echo(f"  {report.note}", err=True)
