@@ -255,16 +255,18 @@ def test_what_is_not_needed_is_deleted_an_hour_after_its_last_use(
 
 
 def test_what_a_killed_process_has_left_is_deleted(world: World) -> None:
-    """Not what a process is making. A cache that cannot be read is left as it is."""
-    world.open().model(world.put(b"x"))
-    [lock] = (world.folder / "cache").glob("*/*.lock")
-    part = lock.with_suffix(".part")
-    (part / "files").mkdir(parents=True)
-    with locks.held(lock):
-        world.open().keep([])
-        assert part.exists()
-    world.open().keep([])
-    assert [lock.with_suffix("")] == world.left()
+    """Or by who makes it again; not what a process is making. A cache that cannot be read is left as it is."""
+    record, held = world.put(b"x"), world.open()
+    entry = held.model(record).parent
+    part, lock = entry.with_suffix(".part"), entry.with_suffix(".lock")
+    for act in (lambda: held.model(record), lambda: held.keep([])):
+        (part / "files").mkdir(parents=True)
+        (entry / "files" / "m.onnx").write_bytes(b"damaged")
+        with locks.held(lock):
+            held.keep([])
+            assert part.exists()
+        act()
+        assert [entry] == world.left()
     world.open("none").keep([])
 
 
