@@ -255,8 +255,7 @@ class Assembler:
         self, processor: TextProcessor, call: TritonCall, on_batch: Callable[[int, int, int], None]
     ) -> TextHandler:
         return TextHandler(
-            processor, call.backend, call.model.name, limits=self._limits_for(call, processor.config),
-            on_batch=on_batch, threads=self._threads,
+            processor, call, limits=self._limits_for(call, processor.config), on_batch=on_batch, threads=self._threads
         )  # fmt: skip
 
     def _limits_for(self, call: TritonCall, config: TaskConfig) -> BatchLimits:

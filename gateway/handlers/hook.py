@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import Any
 
 from gateway.handlers.endpoint import note
-from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TritonCall
 from gateway.hooks.executor import Executor
 from gateway.trace import Trace
@@ -37,8 +36,7 @@ class HookHandler:
         self.call = None if "process" in executor.stages else call
         self._default = default
         self._threads = threads
-        self._calls = None if self.call is None else self.call.stacked()
-        self.batcher = None if self._calls is None else self._calls.batcher
+        self.batcher = None if self.call is None else self.call.batcher
         """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
 
     async def answer(self, question: Any, ask: Trace) -> object:
@@ -46,23 +44,23 @@ class HookHandler:
         ask.rows = 1
         data: Any = {**question} if type(question) is dict else question
         state: dict[str, Any] = {}
-        executor, call, calls = self._executor, self.call, self._calls
-        if call is None or calls is None:
+        executor, call = self._executor, self.call
+        if call is None:
             data = await executor.run(STAGES, data, state, ask)
         else:
             if "preprocess" in executor.stages:
                 data = await executor.run(("preprocess",), data, state, ask)
             elif self._default is not None:
                 data = await self._tokenize(self._default, data, ask)
-            data = await self._infer(call, calls, data, ask)
+            data = await self._infer(call, data, ask)
             if "postprocess" in executor.stages:
                 data = await executor.run(("postprocess",), data, state, ask)
         return data
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        if self._calls is not None:
-            await self._calls.close()
+        if self.call is not None:
+            await self.call.close()
         await self._executor.close()
 
     async def _tokenize(self, default: TextProcessor, data: object, ask: Trace) -> object:
@@ -73,8 +71,8 @@ class HookHandler:
         ask.prepare_ns += perf_counter_ns() - started
         return tensors
 
-    async def _infer(self, call: TritonCall, calls: StackedCalls, data: object, ask: Trace) -> object:
-        outputs, queued, inferred = await calls.infer(call.tensors(data), call.outputs, ask)
+    async def _infer(self, call: TritonCall, data: object, ask: Trace) -> object:
+        outputs, queued, inferred = await call.infer(call.tensors(data), call.outputs, ask)
         ask.queue_ns += queued
         ask.infer_ns += inferred
         ordered = [outputs[name] for name in call.outputs if name in outputs] or list(outputs.values())

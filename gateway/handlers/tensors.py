@@ -1,8 +1,13 @@
-"""Models without a text task: converts the data of a request or a hook to the model's inputs."""
+"""Models without a text task: converts the data of a request or a hook to the model's inputs, and calls the model.
+
+To the batcher, the size of a row is the number of its elements. Large inputs have a call of their own, because joining
+them would cost more than a call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Final
@@ -10,14 +15,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Entry, Outputs
 from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import HookFailed, InputRefused
-from gateway.handlers.stacking import StackedCalls
+from gateway.outcome import in_task
 from gateway.trace import Trace
-from gateway.triton.port import Backend, ModelInfo
+from gateway.triton.port import Backend, ModelInfo, Tensors
 from gateway.triton.tensors import from_lists
+from preprocessing.collate import split_rows
 
-Outputs = dict[str, NDArray[Any]]
+_MAX_ELEMENTS: Final = 128 << 10
+"""The elements of all inputs in a shared call: about a megabyte, which takes 0.1 ms to join."""
 
 _MAX_REASON_CHARS: Final = 200
 """numpy's message contains the value that is no number, however long that is."""
@@ -35,30 +44,85 @@ class RawTensors:
     outputs: Sequence[str] = ()
 
 
-async def infer_raw(calls: StackedCalls, ask: Trace, raw: RawTensors) -> object:
-    """Return the model's outputs for tensors. Raises what the backend and the batcher raise."""
+async def infer_raw(
+    infer: Callable[[Tensors, Sequence[str], Trace], Awaitable[tuple[Outputs, int, int]]], ask: Trace, raw: RawTensors
+) -> object:  # fmt: skip
+    """Return the model's outputs for tensors, by one of the ways to ``infer``. Raises what that raises."""
     ask.rows = max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
-    ask.outputs, ask.queue_ns, ask.infer_ns = await calls.infer(raw.inputs, raw.outputs, ask)
+    ask.outputs, ask.queue_ns, ask.infer_ns = await infer(raw.inputs, raw.outputs, ask)
     return ask.outputs
 
 
 @dataclass(frozen=True, slots=True)
-class TritonCall:
-    """Converts a hook's data to tensors and back, as ClearML does."""
+class _Item:
+    """One request's inputs; ``n_tokens`` are the elements of one row in all inputs."""
 
-    backend: Backend
-    model: ModelInfo
+    inputs: Tensors
     outputs: tuple[str, ...]
-    pressure: Pressure = NO_PRESSURE
-    on_batch: Callable[[int, int, int], None] = lambda *_: None
-    """Told of each call that requests share; see ``Batcher``."""
+    n_tokens: int
 
-    def stacked(self) -> StackedCalls:
-        """Return the model's calls, which several requests share."""
-        return StackedCalls(
-            self.backend, self.model.name, max_rows=self.model.max_batch_size, pressure=self.pressure,
-            on_batch=self.on_batch,
-        )  # fmt: skip
+
+class TritonCall:
+    """Calls one model in Triton; belongs to one event loop.
+
+    Requests whose inputs have the same names, dtypes and row shapes share a call. If the model has no batch dimension,
+    each has a call of its own. ``outputs`` are those of the endpoint, in order. ``on_batch`` is told of each call that
+    can be shared; see ``Batcher``.
+    """
+
+    def __init__(
+        self, backend: Backend, model: ModelInfo, outputs: tuple[str, ...], pressure: Pressure = NO_PRESSURE,
+        on_batch: Callable[[int, int, int], None] = lambda *_: None,
+    ) -> None:  # fmt: skip
+        self.backend = backend
+        self.model = model
+        self.outputs = outputs
+        self.pressure = pressure
+        self.batcher: Batcher[_Item] | None = None
+        """The queue for shared calls; its tokens are elements."""
+        if model.max_batch_size:
+            limits = BatchLimits(model.max_batch_size, _MAX_ELEMENTS, pressure=pressure)
+            self.batcher = Batcher(self._run, limits=limits, on_batch=on_batch, servers=backend, share=_shares)
+
+    async def infer(self, inputs: Tensors, outputs: Sequence[str], ask: Trace) -> tuple[Outputs, int, int]:
+        """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
+
+        Deadline, class and tenant are those of ``ask``.
+        Raises as ``Backend.infer`` and ``Batcher.add`` do. Awaits only outcomes.
+        """
+        if self.batcher is None:
+            return await self.infer_alone(inputs, outputs, ask)
+        names, arrays = tuple(outputs), inputs.values()
+        kind: Hashable
+        rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
+        if not rows or any(len(array) != rows for array in arrays):
+            # The inputs do not have the same number of rows: the model gets them in a call of their own.
+            rows, kind = 1, object()
+        else:
+            kind = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
+        item = _Item(inputs, names, sum(array.size for array in arrays) // rows)
+        entry = Entry([item], ask.deadline, rows, kind, ask.traceparent, ask.flow)
+        self.batcher.add(entry)
+        return await entry, entry.queued_ns, entry.infer_ns
+
+    async def infer_alone(self, inputs: Tensors, outputs: Sequence[str], ask: Trace) -> tuple[Outputs, int, int]:
+        """As ``infer``, in a call that no other request shares."""
+        started = perf_counter_ns()
+        left = ask.deadline - asyncio.get_running_loop().time()
+        call = self.backend.infer(self.model.name, inputs, tuple(outputs), timeout=left)
+        return await in_task(call, ask.traceparent), 0, perf_counter_ns() - started
+
+    async def close(self) -> None:
+        """Refuse what is queued, and wait until the running calls have ended."""
+        if self.batcher is not None:
+            await self.batcher.close()
+
+    async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
+        first = items[0]
+        inputs = first.inputs
+        if len(items) > 1:
+            inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in inputs}
+        return await self.backend.infer(self.model.name, inputs, first.outputs, timeout=timeout)
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
@@ -113,8 +177,7 @@ class TensorHandler:
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
-        self._calls = call.stacked()
-        self.batcher = self._calls.batcher
+        self.batcher = call.batcher
 
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
@@ -130,8 +193,12 @@ class TensorHandler:
             inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), question[t.name]) for t in call.model.inputs}
             raw = RawTensors(inputs, call.outputs)
             ask.prepare_ns = perf_counter_ns() - started
-        return await infer_raw(self._calls, ask, raw)
+        return await infer_raw(call.infer, ask, raw)
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        await self._calls.close()
+        await self.call.close()
+
+
+def _shares(outputs: Outputs, counts: Sequence[int]) -> Sequence[Outputs]:
+    return [outputs] if len(counts) == 1 else split_rows(outputs, counts)

@@ -13,11 +13,9 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
 from gateway.handlers.endpoint import Lookup, note
-from gateway.handlers.stacking import StackedCalls
-from gateway.handlers.tensors import RawTensors, infer_raw
+from gateway.handlers.tensors import RawTensors, TritonCall, infer_raw
 from gateway.outcome import in_thread
 from gateway.trace import Trace
-from gateway.triton.port import Backend
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
 
@@ -35,8 +33,7 @@ class TextHandler:
     def __init__(
         self,
         processor: TextProcessor,
-        backend: Backend,
-        model: str,
+        call: TritonCall,
         *,
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
@@ -44,16 +41,14 @@ class TextHandler:
     ) -> None:
         self.processor = processor
         self.task = processor.config.task
-        self.backend = backend
-        self.model = model
+        self.call = call
         self._threads = threads
-        self._raw_calls = StackedCalls(backend, model, max_rows=0)
         self.batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
             on_batch=on_batch,
             padding_side=processor.config.padding_side,
-            servers=backend,
+            servers=call.backend,
         )
 
     @property
@@ -72,7 +67,7 @@ class TextHandler:
                 else:
                     prepared = processor.encode(request)
             elif isinstance(question, RawTensors):
-                return await infer_raw(self._raw_calls, ask, question)
+                return await infer_raw(self.call.infer_alone, ask, question)
             elif isinstance(question, Lookup):
                 return await in_thread(threads, self._look_up, ask, question)
             else:
@@ -135,4 +130,4 @@ class TextHandler:
         processor = self.processor
         outputs = processor.output_names or ()
         tensors = processor.collate_rows(rows)
-        return await self.backend.infer(self.model, tensors, outputs, timeout=timeout)
+        return await self.call.backend.infer(self.call.model.name, tensors, outputs, timeout=timeout)

@@ -204,9 +204,7 @@ def _shapes_of(tensors: Sequence[TensorInfo]) -> tuple[tuple[str, str, tuple[int
 
 
 def _backend_and_model(endpoint: Endpoint) -> tuple[Backend | None, str]:
-    if endpoint.text is not None:
-        return endpoint.text.backend, endpoint.text.model
-    call = getattr(endpoint.handler, "call", None)
+    call = getattr(endpoint.text or endpoint.handler, "call", None)
     return (call.backend, call.model.name) if call is not None else (None, "")
 
 

@@ -14,7 +14,7 @@ from gateway.errors import (
     Overloaded,
 )
 
-BackendError = Literal["late", "invalid", "not_found", "full", "unavailable", "cancelled", "failed", "other"]
+BackendError = Literal["late", "invalid", "not_found", "full", "unavailable", "failed", "other"]
 
 
 class TransportError(BackendUnavailable):
@@ -52,8 +52,6 @@ def translate(error: BackendError, text: str, *, model: str, address: str) -> Ga
             if "timeout expired" in text.lower():
                 return DeadlineExceeded(f"Triton dropped the request from its queue: {text}")
             return lost(address)
-        case "cancelled":
-            return TransportError(f"the connection to Triton at {address} was closed", retry_after=1)
         case "failed":
             return ModelFailed(f"the model failed: {text}")
         case "other":

@@ -51,7 +51,7 @@ _ERRORS: Final[dict[grpc.StatusCode, BackendError]] = {
     grpc.StatusCode.NOT_FOUND: "not_found",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "full",
     grpc.StatusCode.UNAVAILABLE: "unavailable",
-    grpc.StatusCode.CANCELLED: "cancelled",
+    grpc.StatusCode.CANCELLED: "unavailable",
     grpc.StatusCode.INTERNAL: "failed",
     grpc.StatusCode.UNKNOWN: "failed",
 }

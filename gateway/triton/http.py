@@ -33,7 +33,7 @@ _MAX_OPENING: Final = 32
 """The most connections opened at a time: a burst of calls must not overflow the server's accept queue."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
 _ERRORS: Final[dict[int, BackendError]] = {
-    400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 501: "invalid",
+    400: "invalid", 404: "not_found", 429: "full", 499: "unavailable", 500: "failed", 501: "invalid",
     502: "unavailable", 503: "unavailable", 504: "late",
 }  # fmt: skip
 

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.errors import BackendRefused
 from gateway.handlers.endpoint import Endpoint, Identity, ask_version
-from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TensorHandler, TritonCall
 from gateway.trace import Trace
+from gateway.triton.port import ModelInfo
 from tests.fakes import FakeBackend
 from tests.waiting import LIMIT_S
 
@@ -59,7 +59,7 @@ async def test_tensors_with_the_same_shape_of_a_row_share_a_call(
     backend: FakeBackend, asked: list[tuple[Any, ...]], max_rows: int, calls: list[int]
 ) -> None:
     """Each request gets its own rows, of the output that it asked for."""
-    stacked = StackedCalls(backend, "m", max_rows=max_rows)
+    stacked = TritonCall(backend, ModelInfo("m", (), (), max_rows), ())
     found = await asyncio.gather(
         *(stacked.infer({"x": full(value, *shape)}, (name,), request()) for value, (name, *shape) in enumerate(asked))
     )
@@ -72,7 +72,7 @@ async def test_tensors_with_the_same_shape_of_a_row_share_a_call(
 async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None:
     """A scalar beside an array cannot be joined or cut."""
     backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
-    calls = StackedCalls(backend, "s", max_rows=8)
+    calls = TritonCall(backend, ModelInfo("s", (), (), 8), ())
     inputs = {"x": full(2, 3, 2), "k": np.array(5)}
     found = await asyncio.gather(*(calls.infer(inputs, (), request()) for _ in range(2)))
     assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
