@@ -274,13 +274,12 @@ class Batcher(Generic[R]):
         if returns.arrived >= returns.target:
             returns.are_back(sum(self._held.rows), entry.submitted)
         self._earliest = min(self._earliest, deadline)
-        if self._awaits_entries:
+        if self._awaits_entries and not self._is_flush_scheduled:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._is_flush_scheduled = True
+        self._loop.call_soon(self._flush)
 
     # --- calls leave --------------------------------------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class Batcher(Generic[R]):
         """Return the clock time at which the next call of what is queued may leave; infinite if the end of a call must
         come first.
         """
-        running, servers = len(self._calls), self._servers.replicas
+        running = len(self._calls)
         self._awaits_entries = True
         if not self._queue:
             return math.inf
@@ -329,10 +328,9 @@ class Batcher(Generic[R]):
         if not running:
             is_waiting = returns.are_usual and self._is_one_call(returns.target - returns.arrived)
             return returns.until if is_waiting else now
-        # A full call need not wait for the call in front if a slower server that is idle may take it.
-        if running < self._slots or (servers > 1 and rows >= self.limits.max_rows):
+        if running < self._slots:
             return now
-        self._awaits_entries = servers > 1
+        self._awaits_entries = False
         front = self._front()
         ends = front.expected_end(self.prices)
         if returns.are_usual and self._is_one_call(sum(call.rows for call in self._calls)):
