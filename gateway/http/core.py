@@ -67,7 +67,6 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.names: Names = ()
         """The names in the client's certificate."""
-        self._keeps_alive = not limits.is_leaving
         self._queue: TimeoutQueue | None = None
         self._current: Exchange | None = None
         """The request that is being answered, or whose body is still coming."""
@@ -135,12 +134,13 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The client has left: the transport closes."""
 
+    def is_last(self, exchange: Exchange) -> bool:
+        """Return whether the connection ends with this answer, as its client is told."""
+        is_over = self._limits.is_leaving or exchange.started_ns >= self._old_ns
+        return not exchange.keep_alive or (is_over and not self._waiting)
+
     def leave(self) -> None:
-        """End it after its current answer, or after its next one."""
-        self._keeps_alive = False
-        newest = self._waiting[-1] if self._waiting else self._current
-        if newest is not None and not newest.has_ended:  # else its client was not told: the next request is answered
-            newest.keep_alive = False
+        """End a rest: the gateway leaves, and ends each connection with an answer."""
         if self._rest is not None:
             self._rest.cancel()
             self._rested()
@@ -148,9 +148,8 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """End the connection, after its current answer. A first request may be on its way: it is awaited for a moment.
 
-        A connection that was idle after an answer has been told so (``leave``), and is closed at once.
+        One that was idle after an answer is closed at once.
         """
-        self.leave()
         self._loop.call_later(_LAST_HEAD_S if self._queue is self._limits.heads else 0, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
@@ -301,10 +300,7 @@ class Connection(asyncio.Protocol):
         path, query = _address(self._url)
         exchange = self._incoming = Exchange(self, method.decode("ascii"), path, query, headers, by_name)
         exchange.is_http10 = version == "1.0"
-        exchange.keep_alive = (
-            self._keeps_alive and exchange.started_ns < self._old_ns
-            and not exchange.is_http10 and parser.should_keep_alive()
-        )  # fmt: skip
+        exchange.keep_alive = not exchange.is_http10 and parser.should_keep_alive()
         if self._current is None:
             self._current = exchange
         else:
@@ -339,7 +335,7 @@ class Connection(asyncio.Protocol):
 
     def wrote(self, exchange: Exchange) -> None:
         """Note that an answer is written to its end."""
-        if not exchange.keep_alive:
+        if self.is_last(exchange):
             self.transport.close()
             if self.transport.get_write_buffer_size():
                 self._limits.unread.enter(self, self._loop)
@@ -357,7 +353,7 @@ class Connection(asyncio.Protocol):
             self._settle()
             return
         self._current = None
-        if exchange.rest_s and self._keeps_alive:
+        if exchange.rest_s:
             self._limits.resting += 1
             self._rest = self._loop.call_later(exchange.rest_s, self._rested)
             self._pause()

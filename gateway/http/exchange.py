@@ -202,7 +202,8 @@ class Exchange(Ask):
 
     def _last_line(self) -> bytes:
         """Return the end of a head, which says whether the connection goes on."""
-        if self.expects_continue and not self.is_whole:  # its client may or may not send the body now
+        # A client that waits before it sends the body may or may not send it now.
+        if (self.expects_continue and not self.is_whole) or self.connection.is_last(self):
             self.keep_alive = False
         return b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
 

@@ -60,6 +60,7 @@ async def stop(served: Served, server: asyncio.Server, listener: socket.socket, 
     await _accepted(listener)
     server.close()
     listener.close()
+    served.connections.leave()
     for connection in tuple(served.connections.open):
         connection.shutdown()
     try:
