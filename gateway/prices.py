@@ -37,8 +37,6 @@ in front of for a third of its time.
 """
 _CLOCK_S: Final = 1e-6
 
-_ALIKE: Final = 0.02
-"""Calls are all alike if the variance of their rows is less than 2 % of the squared mean."""
 _OUTLIER: Final = 3.0
 """A call with an error of more than 3 times the usual one counts less."""
 _MIN_SPREAD: Final = 0.01
@@ -73,12 +71,6 @@ class Prices:
     def are_known(self) -> bool:
         """True if enough calls were learned from to judge demand and deadlines by the prices."""
         return self.calls >= _KNOWN_CALLS
-
-    @property
-    def are_guessed(self) -> bool:
-        """True if the last calls all had about the same number of rows, so the price of a call cannot be told."""
-        calls, rows, squares = self._sums[0], self._sums[1], self._sums[4]
-        return calls * squares < (1 + _ALIKE) * rows * rows
 
     def expect(self, rows: float, tokens: float) -> float:
         """Return the seconds a call of ``rows`` and (padded) ``tokens`` takes at an idle server."""

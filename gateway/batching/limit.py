@@ -59,7 +59,7 @@ class WorkLimit:
         prices, limits, tokens_per_row = self._prices, self._limits, padded / rows
         full_rows = most = max(min(limits.max_rows, limits.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
         by_row = prices.row + prices.token * tokens_per_row
-        if by_row and not prices.are_guessed:
+        if by_row:
             full_rows = min(max(prices.call * (1 / _FIXED_SHARE - 1) / by_row, 1.0), most)
         self.per_row, self.per_token = prices.row + prices.call / full_rows, prices.token * padded / max(tokens, 1)
         self.full = prices.call + by_row * full_rows
