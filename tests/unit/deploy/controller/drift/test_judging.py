@@ -117,15 +117,15 @@ async def test_a_change_becomes_evidence_and_stationary_traffic_does_not(world: 
     with ThreadPoolExecutor(1) as pool:
         found = await Reports(world.registry.reports, pool, wall=lambda: world.now).judged()
         old = await Reports(world.registry.reports, pool, wall=lambda: world.now + 86_400).judged()
-    (told,) = found.drift
+    (told,) = found["drift"]
     assert (*ANIMAL, "drift", 30.0) == tuple(
         told[name] for name in ("endpoint", "version", "variable", "state", "alarm_days")
     )
     assert (["cat", "dog", "other", "missing"], 0.4999) == (told["bins"], told["reference"][0])
     assert 0.6 * told["n"] < told["counts"][0] < told["n"]
     assert abs(told["since"] - began) < 1_200
-    assert (1.0, 1.0, 3) == tuple(found.accuracy[0][name] for name in ("value", "high", "labels"))
-    assert ([], [], [], []) == old
+    assert (1.0, 1.0, 3) == tuple(found["accuracy"][0][name] for name in ("value", "high", "labels"))
+    assert not any(old.values())
 
 
 def test_only_what_is_counted_between_two_looks_counts(world: World) -> None:
