@@ -303,11 +303,13 @@ class ModelSync:
             return self._triton.is_ready(name)
         return False
 
+    def _living(self) -> Mapping[str, Set[int]]:
+        """Return the processes of models, by name; none if Triton itself runs the models."""
+        return self._stubs(self._repository.root) if self._settings.engine == "python" else {}
+
     def _damaged(self, on_disk: Mapping[str, OnDisk], ready: set[str]) -> set[str]:
         """Return models that Triton calls ready although fewer processes than configured run them, twice in a row."""
-        if self._settings.engine != "python":
-            return set()
-        running = self._stubs(self._repository.root)
+        running = self._living()
         self._sees_stubs = self._sees_stubs or bool(running)
         found = set()
         for name, model in on_disk.items():
@@ -366,7 +368,7 @@ class ModelSync:
 
     def _load(self, name: str) -> None:
         self._triton.index()  # raises if Triton is away already, which is not this model's fault
-        earlier = self._stubs(self._repository.root).get(name, frozenset())
+        earlier = self._living().get(name, frozenset())
         try:
             self._triton.load(name)
             self._memory[name].earlier = earlier

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -78,11 +79,15 @@ class TritonCall:
         self.model = model
         self.outputs = outputs
         self.pressure = pressure
-        self.batcher: Batcher[_Item] | None = None
-        """The queue for shared calls; its tokens are elements."""
-        if model.max_batch_size:
-            limits = BatchLimits(model.max_batch_size, _MAX_ELEMENTS, pressure=pressure)
-            self.batcher = Batcher(self._run, limits=limits, on_batch=on_batch, servers=backend, share=_shares)
+        self._on_batch = on_batch
+
+    @cached_property
+    def batcher(self) -> Batcher[_Item] | None:
+        """The queue for shared calls; its tokens are elements. Text tasks, which have their own, never make it."""
+        if not self.model.max_batch_size:
+            return None
+        limits = BatchLimits(self.model.max_batch_size, _MAX_ELEMENTS, pressure=self.pressure)
+        return Batcher(self._run, limits=limits, on_batch=self._on_batch, servers=self.backend, share=_shares)
 
     async def infer(self, inputs: Tensors, outputs: Sequence[str], ask: Trace) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.

@@ -119,7 +119,7 @@ class Accumulator:
         if series in self._counters:
             self._counters[series] += by
         else:
-            self._counters[_series(metric, labels)] = 0.0 + by
+            self._counters[_series(metric, labels)] = float(by)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         """Count a value in the histogram with these labels. Raises as ``count``."""

@@ -76,21 +76,25 @@ class Snapshot:
             if url == canary.stable:
                 return self.endpoints[url], STABLE, None
             return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
-        endpoint = self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
+        endpoint = self._named(path)
         if endpoint is None:
             raise self.missing(path)
         return endpoint, DIRECT, None
 
     def serves(self, path: str) -> bool:
         """Return whether a version answers ``path``: looked at for every request, so without making a list."""
-        return path in self.canaries or path in self.endpoints or self.defaults.get(path) in self.endpoints
+        return path in self.canaries or self._named(path) is not None
+
+    def _named(self, path: str) -> Endpoint | None:
+        """Return the version at a url, or the one that a bare name stands for."""
+        return self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
 
     def at(self, path: str) -> Sequence[Endpoint]:
         """Return the versions that may answer ``path``: none, one, or those of a canary, its stable version first."""
         canary = self.canaries.get(path)
         if canary is not None:
             return [self.endpoints[url] for url in dict.fromkeys((canary.stable, *canary.shares))]
-        endpoint = self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
+        endpoint = self._named(path)
         return () if endpoint is None else (endpoint,)
 
     def names(self) -> set[str]:
